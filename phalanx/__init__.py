@@ -1,0 +1,87 @@
+"""Phalanx: distributed training for Keras 3 models on the JAX engine.
+
+Importing it starts nothing and loads neither JAX nor Keras; it only selects Keras's JAX backend where
+nobody has chosen one yet. Names load when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from phalanx.host import env as _env
+
+if TYPE_CHECKING:
+    from phalanx.errors import (
+        ColumnError,
+        DataError,
+        DeviceError,
+        EngineError,
+        PhalanxError,
+        PhalanxWarning,
+        ScopeError,
+        SettingError,
+        UnsupportedError,
+        UserError,
+    )
+    from phalanx.parity import verify
+    from phalanx.strategies.base import Strategy
+    from phalanx.strategies.mirrored import MirroredStrategy
+    from phalanx.strategies.one_device import OneDeviceStrategy, get_strategy, has_strategy
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ColumnError": "errors",
+    "DataError": "errors",
+    "DeviceError": "errors",
+    "EngineError": "errors",
+    "MirroredStrategy": "strategies.mirrored",
+    "OneDeviceStrategy": "strategies.one_device",
+    "PhalanxError": "errors",
+    "PhalanxWarning": "errors",
+    "ScopeError": "errors",
+    "SettingError": "errors",
+    "Strategy": "strategies.base",
+    "UnsupportedError": "errors",
+    "UserError": "errors",
+    "get_strategy": "strategies.one_device",
+    "has_strategy": "strategies.one_device",
+    "verify": "parity",
+}
+
+__all__ = [
+    "ColumnError",
+    "DataError",
+    "DeviceError",
+    "EngineError",
+    "MirroredStrategy",
+    "OneDeviceStrategy",
+    "PhalanxError",
+    "PhalanxWarning",
+    "ScopeError",
+    "SettingError",
+    "Strategy",
+    "UnsupportedError",
+    "UserError",
+    "__version__",
+    "get_strategy",
+    "has_strategy",
+    "verify",
+]
+
+if "keras" not in sys.modules:
+    _env.set_default("KERAS_BACKEND", "jax")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"phalanx.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

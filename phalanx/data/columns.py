@@ -1,0 +1,132 @@
+"""The columns of a batch: their names, their rows, and whether a device can hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from phalanx.errors import ColumnError, DataError, message
+from phalanx.rows import has_rows, is_sparse
+
+_ROLES = ("x", "y", "sample_weight")
+
+
+def named(batch: Any) -> Iterator[tuple[str, Any]]:
+    """Walk the columns of a batch with their names as a user would write them.
+
+    Example:
+        >>> [name for name, _ in named(({"a": 1, "b": [2, 3]}, 4))]
+        ["x['a']", "x['b'][0]", "x['b'][1]", 'y']
+    """
+    parts = batch if isinstance(batch, (tuple, list)) and 1 <= len(batch) <= 3 else (batch,)
+    for role, part in zip(_ROLES, parts, strict=False):
+        yield from _walk(role, part)
+
+
+def count_rows(batch: Any, where: str) -> int:
+    """The rows of a batch, once every column is known to have as many and to hold numbers.
+
+    Args:
+        batch: Tree of host arrays, `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
+        where: What the batch is, for the error text, such as `"batch 3"`.
+
+    Returns:
+        The common first dim.
+
+    Raises:
+        ColumnError: A column holds strings or objects.
+        DataError: No rows, or columns of different lengths.
+    """
+    rows: dict[str, int] = {}
+    for name, column in named(batch):
+        check_numeric(name, column)
+        if has_rows(column) or is_sparse(column):
+            rows[name] = int(column.shape[0])
+    if len(set(rows.values())) > 1:
+        raise DataError(
+            message(
+                "All columns of a batch have the same number of rows.",
+                f"{where}: " + ", ".join(f"{name} has {n}" for name, n in rows.items()),
+                "fit(x[:n], y[:n])   # n = the shorter length",
+            )
+        )
+    count = next(iter(rows.values()), 0)
+    if count == 0:
+        raise DataError(
+            message(
+                "A batch has at least one row.",
+                f"{where} has 0 rows" if rows else f"{where} has no column with rows",
+                "print(len(x))   # then fit(x, y) with rows in it, or skip empty batches in the generator",
+            )
+        )
+    return count
+
+
+def check_numeric(name: str, column: Any) -> None:
+    """Refuse a column that no device can hold.
+
+    Raises:
+        ColumnError: Naming the column and the remedy.
+    """
+    dtypes = getattr(column, "dtypes", None)
+    if hasattr(dtypes, "items"):  # a data frame: one dtype per column
+        for key, dtype in dtypes.items():
+            _check_dtype(f"{name}[{key!r}]", dtype)
+    else:
+        _check_dtype(name, getattr(column, "dtype", type(column)))
+
+
+def _check_dtype(name: str, dtype: Any) -> None:
+    if getattr(dtype, "kind", None) in ("O", "S", "U", "M", "m") or dtype in (str, bytes):
+        key = name.split("'")[1] if "'" in name else None
+        keep = f"   # or: phalanx.MirroredStrategy(host_only=[{key!r}])" if key else ""
+        raise ColumnError(
+            message(
+                "Columns that go to a device hold numbers, and all their rows have one shape.",
+                f"{name} of dtype {getattr(dtype, '__name__', dtype)}",
+                f"{name} = np.unique({name}, return_inverse=True)[1]{keep}",
+            )
+        )
+
+
+def take_host_only(batch: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    """Take the columns that stay on the host out of a batch's dicts.
+
+    Args:
+        batch: Tree of host arrays.
+        names: Dict keys to take out, wherever they stand.
+
+    Returns:
+        The batch without them, and the columns by name, rows in the same order.
+
+    Example:
+        >>> take_host_only(({"x": 1, "id": "a"}, 2), ("id",))
+        (({'x': 1}, 2), {'id': 'a'})
+    """
+    if not names:
+        return batch, {}
+    taken: dict[str, Any] = {}
+
+    def without(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            taken.update({key: part[key] for key in part if key in names})
+            return {key: without(value) for key, value in part.items() if key not in names}
+        if isinstance(part, (tuple, list)):
+            return type(part)(without(value) for value in part)
+        return part
+
+    return without(batch), taken
+
+
+def _walk(name: str, part: Any) -> Iterator[tuple[str, Any]]:
+    if part is None:
+        return
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            yield from _walk(f"{name}[{key!r}]", value)
+    elif isinstance(part, (tuple, list)):
+        for index, value in enumerate(part):
+            yield from _walk(f"{name}[{index}]", value)
+    else:
+        yield name, part
+

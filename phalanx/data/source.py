@@ -1,0 +1,146 @@
+"""The user's data as a sequence of host batches, read by Keras's own adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from phalanx.data import columns
+from phalanx.engine import keras as engine
+from phalanx.errors import DataError, message
+
+
+class Source:
+    """Host batches of any input that Keras takes.
+
+    Args:
+        adapter: Keras's data adapter for the user's object.
+        name: What the user calls the data, for texts.
+    """
+
+    def __init__(self, adapter: Any, name: str) -> None:
+        self.adapter, self.name = adapter, name
+        self.one_shot = engine.is_generator(adapter)
+        self.reuses_memory = not engine.is_array(adapter)
+        self._held: list[Any] = []
+        self._stream: Iterator[Any] | None = None
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of one pass, or None where only reading can tell."""
+        return self.adapter.num_batches
+
+    def peek(self) -> Any:
+        """The first batch, for its shapes; nothing is lost to later readers."""
+        self.adapter.on_epoch_begin()
+        if not self.one_shot:
+            return next(engine.host_batches(self.adapter), None)
+        batch = next(self.batches(), None)
+        if batch is not None:
+            self._held.append(batch)
+        return batch
+
+    def batches(self) -> Iterator[Any]:
+        """Read from the start; a source that can be read only once goes on where it was."""
+        if not self.one_shot:
+            return engine.host_batches(self.adapter)
+        if self._stream is None:
+            self._stream = engine.host_batches(self.adapter)
+        return self._once(self._stream)
+
+    def _once(self, stream: Iterator[Any]) -> Iterator[Any]:
+        while self._held:
+            yield self._held.pop()
+        yield from stream
+
+
+def open_source(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    name: str,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: bool | str | None = False,
+    class_weight: dict[int, float] | None = None,
+    host_only: tuple[str, ...] = (),
+) -> Source:
+    """Choose the reader for the user's data, after a look at what can be seen without reading.
+
+    Args:
+        x: NumPy or jax arrays, pandas, PyDataset, generator, tf.data, torch DataLoader, grain; or a tree of arrays.
+        y: Targets, where x holds features alone.
+        sample_weight: Weight per row, likewise.
+        name: What the user calls the data, for texts.
+        batch_size: Rows of a global batch, for arrays.
+        steps: Steps per epoch, if given.
+        shuffle: As in Keras's `fit`; None shuffles arrays and PyDatasets and leaves the rest as it comes.
+        class_weight: Weight per class, as in Keras's `fit`.
+        host_only: Dict keys of columns that stay on the host.
+
+    Returns:
+        A source of global batches.
+
+    Raises:
+        DataError: No data, no rows, or columns of different lengths.
+        ColumnError: A column of strings or objects.
+    """
+    if x is None:
+        raise DataError(
+            message("Training, evaluation and prediction need data.", f"{name}: x=None", "fit(x, y)")
+        )
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise DataError(
+            message(
+                "batch_size is the global batch: a whole number of rows, 1 or more.",
+                f"batch_size={batch_size!r}",
+                "fit(x, y, batch_size=64)",
+            )
+        )
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise DataError(
+            message(
+                "A number of steps is a whole number, 1 or more; None reads the data to its end.",
+                f"{name}: steps={steps!r}",
+                "fit(data, steps_per_epoch=100)",
+            )
+        )
+    _check_arrays(columns.take_host_only((x, y, sample_weight), host_only)[0], name)
+    adapter = engine.adapter(
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        steps_per_epoch=steps,
+        shuffle=engine.can_shuffle(x, y, sample_weight) if shuffle is None else shuffle,
+        class_weight=class_weight,
+    )
+    source = Source(adapter, name)
+    if source.num_batches == 0:
+        raise DataError(
+            message("Data has at least one batch.", f"{name} has 0 batches", "print(len(data))   # then fit(data)")
+        )
+    return source
+
+
+def _check_arrays(data: tuple[Any, Any, Any], name: str) -> None:
+    """Check arrays whole, before a byte is read; other kinds show themselves batch by batch."""
+    found = [(path, column) for path, column in columns.named(data) if hasattr(column, "shape")]
+    if not found or len(found) != sum(1 for _ in columns.named(data)):
+        return
+    for path, column in found:
+        columns.check_numeric(path, column)
+    rows = {path: int(column.shape[0]) for path, column in found if len(column.shape)}
+    if len(set(rows.values())) > 1:
+        raise DataError(
+            message(
+                "All columns have the same number of rows.",
+                f"{name}: " + ", ".join(f"{path} has {n}" for path, n in rows.items()),
+                f"n = {min(rows.values())}; fit(x[:n], y[:n])",
+            )
+        )
+    if 0 in rows.values():
+        raise DataError(
+            message("Data has at least one row.", f"{name}: {next(iter(rows))} has 0 rows", "print(len(x))")
+        )

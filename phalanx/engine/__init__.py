@@ -1,0 +1,1 @@
+"""The doors to JAX and Keras: one foreign library, one translator."""

@@ -1,0 +1,103 @@
+"""Host batches onto devices: the last stop of a batch before the compiled step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from phalanx.rows import has_rows, is_sparse, pad
+from phalanx.split import padded_rows
+
+DATA_AXIS = "data"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A batch on the devices.
+
+    Args:
+        arrays: The batch's tree, each column split over the replicas by rows (padded to equal parts).
+        rows: True rows of the whole batch.
+        padded: Rows of each column as it lies on the devices.
+        host: Columns that stay on the host, by name.
+    """
+
+    arrays: Any
+    rows: int
+    padded: int
+    host: Any = None
+
+    @property
+    def cut(self) -> int | None:
+        """Rows to cut back to inside the step, or None where nothing was padded."""
+        return None if self.rows == self.padded else self.rows
+
+
+class Placement:
+    """Where batches and variables of a data-parallel strategy live.
+
+    Args:
+        devices: JAX devices in replica order.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device]) -> None:
+        # Auto axes: under jax.make_mesh's Explicit default, Keras layers fail.
+        self.mesh = Mesh(np.array(devices), (DATA_AXIS,))
+        self.devices = tuple(devices)
+        self.rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
+        self.whole = NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def replicas(self) -> int:
+        """Number of devices, one replica each."""
+        return len(self.devices)
+
+    def place(self, batch: Any, rows: int, *, split: bool = True, copy: bool = False) -> Placed:
+        """Put a host batch on the devices.
+
+        Args:
+            batch: Tree of arrays whose first dim is `rows` (scalars and sparse arrays go whole to each replica).
+            rows: True rows of the batch.
+            split: Split by rows over the replicas; False gives every replica the whole batch.
+            copy: Copy host memory first: JAX may read it late, when a generator has already reused it.
+
+        Returns:
+            The placed batch; a remainder is padded with copies of the last row, to be cut off in the step.
+        """
+        padded = padded_rows(rows, self.replicas) if split else rows
+        leaves, tree = jax.tree.flatten(batch, is_leaf=is_sparse)
+        values, shardings = [], []
+        for leaf in leaves:
+            whole = not split or not has_rows(leaf)
+            value = leaf if whole else pad(leaf, padded - rows)
+            values.append(value.copy() if copy and value is leaf and isinstance(leaf, np.ndarray) else value)
+            shardings.append(self.whole if whole else self.rows)
+        return Placed(jax.tree.unflatten(tree, jax.device_put(values, shardings)), rows, padded)
+
+    def replicate(self, values: Sequence[Any]) -> list[jax.Array]:
+        """Copy each value whole onto every replica."""
+        return list(jax.device_put(list(values), self.whole))
+
+    def holds(self, value: Any) -> bool:
+        """True if a value already lies whole on every replica."""
+        return (
+            isinstance(value, jax.Array)
+            and not value.is_deleted()
+            and value.sharding.is_equivalent_to(self.whole, value.ndim)
+        )
+
+
+def to_host(tree: Any) -> Any:
+    """Fetch a tree of device arrays as NumPy arrays."""
+    return jax.tree.map(np.asarray, tree)
+
+
+def wait(value: Any) -> None:
+    """Block until a dispatched value is there; errors of its step surface here."""
+    jax.block_until_ready(value)
+

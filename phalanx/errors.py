@@ -1,0 +1,78 @@
+"""Every exception and warning that Phalanx raises, family tree on top.
+
+    PhalanxError
+    ├── UserError (ValueError) ......... what was asked for cannot be done as asked
+    │   ├── DeviceError ................ names, counts and kinds of devices
+    │   ├── DataError .................. rows, columns, lengths, dtypes of the data
+    │   ├── SettingError ............... a number or option outside its rule
+    │   └── UnsupportedError ........... a combination that Phalanx refuses rather than gets wrong
+    ├── ScopeError (RuntimeError) ...... scopes, strategies and the order of things
+    └── EngineError (RuntimeError) ..... Keras or JAX is not one that Phalanx understands
+    ColumnError (DataError, TypeError)   a column that has no numbers in it
+
+    PhalanxWarning (UserWarning) ....... it goes on, but not as you may think
+
+Every text has three parts: the rule, what was received, the next line to paste.
+"""
+
+from __future__ import annotations
+
+
+class PhalanxError(Exception):
+    """Root of every error that Phalanx raises on purpose."""
+
+
+class UserError(PhalanxError, ValueError):
+    """What was asked for cannot be done as asked."""
+
+
+class DeviceError(UserError):
+    """A device name, count or kind that this machine does not have."""
+
+
+class DataError(UserError):
+    """Data whose rows, columns or lengths do not fit together."""
+
+
+class ColumnError(DataError, TypeError):
+    """A column that cannot go to a device, because it does not hold numbers."""
+
+
+class SettingError(UserError):
+    """A number or option outside the rule that it must obey."""
+
+
+class UnsupportedError(UserError):
+    """A combination that Phalanx refuses rather than computes wrongly."""
+
+
+class ScopeError(PhalanxError, RuntimeError):
+    """Strategies, scopes or starts in an order that cannot work."""
+
+
+class EngineError(PhalanxError, RuntimeError):
+    """The Keras or JAX that was found is not one that Phalanx understands."""
+
+
+class PhalanxWarning(UserWarning):
+    """Work goes on, but not quite as the settings suggest."""
+
+
+def message(rule: str, received: str, paste: str) -> str:
+    """Join the three parts of an error text.
+
+    Args:
+        rule: What must hold, one sentence.
+        received: What was found instead, with names, paths and numbers.
+        paste: The next line to type or paste.
+
+    Returns:
+        One text of three lines.
+
+    Example:
+        >>> print(message("Batches hold rows.", "batch 3 has 0 rows", "fit(x, y)"))
+        Batches hold rows.
+          received: batch 3 has 0 rows
+          next:     fit(x, y)
+    """
+    return f"{rule}\n  received: {received}\n  next:     {paste}"

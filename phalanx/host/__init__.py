@@ -1,0 +1,1 @@
+"""The doors to the machine: environment, processes, files, network, clock; never JAX."""

@@ -1,0 +1,1 @@
+def current_script(): return None

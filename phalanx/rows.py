@@ -1,0 +1,42 @@
+"""The rows of a batch as arrays: which columns have them, padding them, cutting them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import sparse
+
+
+def is_sparse(value: Any) -> bool:
+    """True for JAX's sparse arrays, which are trees of their own."""
+    return isinstance(value, sparse.JAXSparse)
+
+
+def has_rows(column: Any) -> bool:
+    """True for a dense column with at least one dim; others go whole to each replica."""
+    return not is_sparse(column) and np.ndim(column) > 0
+
+
+def pad(column: Any, missing: int) -> Any:
+    """Append `missing` copies of the last row: finite values, which `cut` takes off before any use."""
+    if not missing:
+        return column
+    column = np.asarray(column)
+    return np.concatenate([column, np.broadcast_to(column[-1:], (missing, *column.shape[1:]))])
+
+
+def cut(batch: Any, rows: int | None) -> Any:
+    """Take a placed batch back to its true rows, inside a compiled step.
+
+    Args:
+        batch: Tree of arrays, each `(padded, ...)`.
+        rows: True rows, static; None where nothing was padded.
+
+    Returns:
+        The tree with arrays of `(rows, ...)`.
+    """
+    if rows is None:
+        return batch
+    return jax.tree.map(lambda column: column[:rows] if has_rows(column) else column, batch, is_leaf=is_sparse)

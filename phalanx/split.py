@@ -1,0 +1,62 @@
+"""Which rows of a global batch belong to which replica: arithmetic alone.
+
+A batch is cut into runs of `ceil(rows / replicas)` rows, as tf.distribute does: the first replicas are
+full, one may be short, the last ones may be empty. Arrays on devices need equal parts, so a batch
+travels padded to `padded_rows` and is cut back to its true rows inside the compiled step.
+"""
+
+from __future__ import annotations
+
+from phalanx.errors import SettingError, message
+
+
+def rows_each(rows: int, replicas: int) -> int:
+    """Rows of a full replica.
+
+    Args:
+        rows: Rows of the global batch.
+        replicas: Model copies that share it.
+
+    Returns:
+        The ceiling of `rows / replicas`.
+
+    Example:
+        >>> rows_each(37, 4)
+        10
+    """
+    _check(rows, replicas)
+    return -(-rows // replicas)
+
+
+def padded_rows(rows: int, replicas: int) -> int:
+    """Rows of a batch once it is padded to equal parts.
+
+    Example:
+        >>> padded_rows(37, 4)
+        40
+    """
+    return rows_each(rows, replicas) * replicas
+
+
+def rows_per_replica(rows: int, replicas: int) -> tuple[int, ...]:
+    """True rows of each replica; they sum to `rows`.
+
+    Example:
+        >>> rows_per_replica(37, 4)
+        (10, 10, 10, 7)
+        >>> rows_per_replica(5, 4)
+        (2, 2, 1, 0)
+    """
+    each = rows_each(rows, replicas)
+    return tuple(max(0, min(each, rows - replica * each)) for replica in range(replicas))
+
+
+def _check(rows: int, replicas: int) -> None:
+    if rows < 0 or replicas < 1:
+        raise SettingError(
+            message(
+                "A batch has zero or more rows and at least one replica to share them.",
+                f"rows={rows}, replicas={replicas}",
+                "rows_per_replica(rows=64, replicas=2)",
+            )
+        )

@@ -1,0 +1,204 @@
+"""What all strategies share: a Keras `Distribution` that is a mesh, a layout and a view."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from phalanx.describe import Description
+from phalanx.engine import devices as device_door
+from phalanx.engine import keras as engine
+from phalanx.engine.arrays import DATA_AXIS, Placement
+from phalanx.errors import SettingError, message
+from phalanx.strategies import current
+from phalanx.training import evaluate, fit, on_batch, predict
+from phalanx.training.home import home_of, settle
+from phalanx.world import World
+
+VIEWS = ("global", "replica")
+
+_LOOPS: dict[str, Callable[..., Any]] = {
+    "fit": fit.fit,
+    "evaluate": evaluate.evaluate,
+    "predict": predict.predict,
+    "train_on_batch": on_batch.train_on_batch,
+    "test_on_batch": on_batch.test_on_batch,
+    "predict_on_batch": on_batch.predict_on_batch,
+}
+
+_unused: weakref.WeakSet[Strategy] = weakref.WeakSet()
+_log = logging.getLogger("phalanx")
+
+
+class Strategy(engine.Distribution):
+    """Base of all strategies; use one of its subclasses.
+
+    Args:
+        names: Keras device names, one replica each; None for every local device.
+        view: `"global"`: the one-device program over the whole batch. `"replica"`: each replica computes
+            its own batch statistics and dropout masks, as in tf.distribute.
+        host_only: Keys of dict features that stay on the host, such as string ids.
+
+    Raises:
+        DeviceError: Names that do not fit this machine.
+        SettingError: An unknown view.
+    """
+
+    def __init__(
+        self, names: Sequence[str] | None, *, view: str = "global", host_only: Sequence[str] = ()
+    ) -> None:
+        if view not in VIEWS:
+            raise SettingError(
+                message(
+                    f"A view is one of {', '.join(map(repr, VIEWS))}.",
+                    f"view={view!r}",
+                    f'phalanx.{type(self).__name__}(view="global")',
+                )
+            )
+        if isinstance(host_only, str):
+            raise SettingError(
+                message(
+                    "host_only is a list of feature names.",
+                    f"host_only={host_only!r}",
+                    f"phalanx.{type(self).__name__}(host_only=[{host_only!r}])",
+                )
+            )
+        engine.install(_HOOKS)
+        found = device_door.find(names)
+        self.placement = Placement(found)
+        self.view = view
+        self.host_only = tuple(host_only)
+        self.in_flight = device_door.steps_in_flight(found)
+        self.world = World(replicas_per_process=len(found))
+        self.device_names = tuple(map(device_door.name_of, found))
+        mesh = engine.DeviceMesh((len(found),), [DATA_AXIS], list(self.device_names))
+        super().__init__(mesh, batch_dim_name=DATA_AXIS, auto_shard_dataset=False)
+        self._whole = engine.TensorLayout((), mesh)
+        _unused.add(self)
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Model copies whose gradients meet in every step."""
+        return self.world.replicas
+
+    @property
+    def num_model_replicas(self) -> int:
+        """The same number under the name that Keras uses."""
+        return self.world.replicas
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """Make models, optimizers and metrics in here; `fit` may stand outside.
+
+        Raises:
+            ScopeError: Another strategy's scope is open.
+        """
+        current.enter(self)
+        try:
+            with _in_force(self):
+                yield self
+        finally:
+            current.leave()
+
+    def describe(self, global_batch: int | None = None) -> Description:
+        """Devices, replicas, batch and view, as a value that prints as a table.
+
+        Args:
+            global_batch: Rows of one step over all replicas, to see its shares.
+
+        Returns:
+            The description.
+        """
+        return Description(
+            strategy=type(self).__name__,
+            devices=self.device_names,
+            world=self.world,
+            view=self.view,
+            global_batch=global_batch,
+        )
+
+    def get_data_layout(self, data_shape: Sequence[int]) -> Any:
+        """Batches are split by rows."""
+        return engine.TensorLayout((DATA_AXIS, *[None] * (len(data_shape) - 1)), self.device_mesh)
+
+    def get_variable_layout(self, variable: Any) -> Any:
+        """Variables lie whole on every replica, unless they carry a layout of their own."""
+        return getattr(variable, "_layout", None) or self._whole
+
+    def get_tensor_layout(self, path: str) -> None:
+        """Values inside the model are left to the compiler."""
+
+    def __deepcopy__(self, memo: Any) -> Strategy:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {', '.join(self.device_names)}, {self.view} view>"
+
+    __str__ = __repr__
+
+
+@contextlib.contextmanager
+def _in_force(strategy: Strategy) -> Iterator[None]:
+    """New variables follow the strategy inside."""
+    before = engine.current_distribution()
+    engine.set_distribution(strategy)
+    try:
+        yield
+    finally:
+        engine.set_distribution(before)
+
+
+def active() -> Strategy | None:
+    """The strategy of the open scope, or the one given to `keras.distribution.set_distribution`."""
+    found = current.entered() or engine.current_distribution()
+    return found if isinstance(found, Strategy) else None
+
+
+def _remember(model: engine.Model) -> None:
+    """A model belongs to the strategy in force when it is made or compiled."""
+    current.hold()
+    strategy = active() or (home.strategy if (home := home_of(model)) else None)
+    if strategy is not None:
+        settle(model, strategy)
+        _unused.discard(strategy)
+
+
+def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
+    """Our loop for a model with a strategy; Keras's own for all others."""
+    home = home_of(model)
+    strategy = active()
+    if strategy is not None and (home is None or home.strategy is not strategy):
+        settle(model, strategy)
+        home = home_of(model)
+    if home is None:
+        _say_one_device(model, name)
+        return None
+
+    def loop(*args: Any, **kwargs: Any) -> Any:
+        with _in_force(home.strategy):
+            return _LOOPS[name](model, home, *args, **kwargs)
+
+    return loop
+
+
+def _say_one_device(model: engine.Model, name: str) -> None:
+    """Tell a user whose strategy was never used that this model trains on one device.
+
+    A log line and not a warning: comparing with a plain model is a right thing to do, too.
+    """
+    forgotten = [strategy for strategy in _unused if strategy.num_replicas_in_sync > 1]
+    if name == "fit" and forgotten:
+        _unused.clear()
+        _log.warning(
+            message(
+                "A model trains on the replicas of the strategy in whose scope it was made or compiled.",
+                f"{model.name!r} was made outside, so fit runs on one device, and {forgotten[0]!r} is unused",
+                "with strategy.scope(): model = build_model(); model.compile(...)",
+            )
+        )
+
+
+_HOOKS = engine.Hooks(route=_route, created=_remember, compiled=_remember)

@@ -1,0 +1,1 @@
+"""The loops: fit, evaluate, predict and their one-batch forms."""

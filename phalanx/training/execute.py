@@ -1,0 +1,54 @@
+"""One execution: a group of placed batches through a compiled step, state carried along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.data.feed import Group
+from phalanx.engine import keras as engine
+from phalanx.engine.arrays import Placed
+from phalanx.training import home as homes
+from phalanx.training.window import Window
+
+TRAIN = ("trainable", "non_trainable", "optimizer", "metrics")
+TEST = ("trainable", "non_trainable", "metrics")
+PREDICT = ("trainable", "non_trainable")
+
+
+class Runner:
+    """Carries a model's state through steps of one kind.
+
+    Args:
+        model: The Keras model, built.
+        home: Its strategy and steps.
+        kind: `"train"`, `"test"` or `"predict"`.
+        parts: The parts of the state that the steps carry.
+    """
+
+    def __init__(self, model: engine.Model, home: homes.Home, kind: str, parts: tuple[str, ...]) -> None:
+        self.model, self.parts = model, parts
+        self.step = homes.compiled(model, home, kind, parts)
+        self.window = Window(home.strategy.in_flight)
+        self.state: Any = None
+
+    def run(self, group: Group) -> list[Any]:
+        """Dispatch the steps of a group.
+
+        Returns:
+            What each step returned: logs, or outputs.
+        """
+        return [self._one(batch) for batch in group.batches]
+
+    def _one(self, batch: Placed) -> Any:
+        if self.state is None or engine.is_home(self.model):  # a callback may have asked for the state
+            self.state = engine.take(self.model, self.parts)
+        results, self.state = self.step(self.state, batch.arrays, batch.cut)
+        engine.lend(self.model, self.parts, self.state)
+        self.window.push(results, self.state)
+        return results
+
+    def finish(self) -> None:
+        """Wait for all steps and put the state back into the model."""
+        self.window.drain()
+        engine.give_back(self.model)
+        self.state = None

@@ -1,0 +1,148 @@
+"""`model.fit` under a strategy: read it from top to bottom to follow a batch to the devices."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from phalanx.data.feed import Feed
+from phalanx.engine import keras as engine
+from phalanx.errors import PhalanxWarning, message
+from phalanx.training import setup
+from phalanx.training.evaluate import evaluate_feed
+from phalanx.training.execute import TRAIN, Runner
+from phalanx.training.home import Home
+
+
+def fit(
+    model: engine.Model,
+    home: Home,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: Any = "auto",
+    callbacks: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool | str | None = None,
+    class_weight: dict[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: Any = 1,
+) -> Any:
+    """Train as Keras's `fit` does, on all replicas of the model's strategy.
+
+    Args:
+        model: A compiled Keras model.
+        home: Its strategy and compiled steps.
+        x: And all others: as in `keras.Model.fit`; `batch_size` is the global batch. `shuffle=None` is
+            Keras's default: shuffle what can be shuffled, and no word about the rest.
+
+    Returns:
+        Keras's `History`.
+    """
+    engine.check_compiled(model, "fit")
+    setup.check_training(model)
+    epochs, _ = engine.capped(epochs, None)
+    if validation_split and validation_data is None:
+        (x, y, sample_weight), validation_data = engine.split_validation((x, y, sample_weight), validation_split)
+
+    feed = setup.open_feed(
+        model,
+        home,
+        x,
+        y,
+        sample_weight,
+        name="training data",
+        batch_size=batch_size,
+        steps=steps_per_epoch,
+        shuffle=shuffle,
+        class_weight=class_weight,
+    )
+    val_feed = None
+    if validation_data is not None:
+        val_x, val_y, val_weight = engine.unpack(validation_data)
+        val_feed = setup.open_feed(
+            model,
+            home,
+            val_x,
+            val_y,
+            val_weight,
+            name="validation data",
+            batch_size=validation_batch_size or batch_size,
+            steps=validation_steps,
+        )
+    setup.ready(model, home, feed)
+
+    callbacks = engine.callback_list(
+        callbacks,
+        model,
+        add_history=True,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=epochs,
+        steps=feed.num_batches,
+    )
+    model.stop_training = False
+    engine.begin(model)
+    logs: dict[str, Any] = {}
+    try:
+        callbacks.on_train_begin()
+        for epoch in range(model._initial_epoch or initial_epoch, epochs):
+            model.reset_metrics()
+            callbacks.on_epoch_begin(epoch)
+            step_logs = train_epoch(model, home, feed, callbacks)
+            if step_logs is None:
+                _warn_no_data(feed, epoch)
+                break
+            logs = engine.epoch_logs(model, step_logs)
+            if val_feed is not None and model._should_eval(epoch, validation_freq):
+                val_logs = evaluate_feed(model, home, val_feed, callbacks)
+                logs.update({f"val_{name}": value for name, value in val_logs.items()})
+            callbacks.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                break
+        engine.end(model)
+        if epochs > 0:
+            engine.finish_training(model)
+        callbacks.on_train_end(logs=logs)
+    finally:
+        engine.end(model)
+        engine.release(callbacks)
+    return model.history
+
+
+def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> dict[str, Any] | None:
+    """Train one epoch.
+
+    Returns:
+        The last step's logs, or None if there was no batch left to train on.
+    """
+    runner = Runner(model, home, "train", TRAIN)
+    engine.begin(model)
+    logs = None
+    for group in feed.epoch():
+        callbacks.on_train_batch_begin(group.first)
+        logs = runner.run(group)[-1]
+        feed.prepare()  # read and place the next batches while the devices work on these
+        callbacks.on_train_batch_end(group.last, logs)
+        if model.stop_training:
+            break
+    runner.finish()
+    return logs
+
+
+def _warn_no_data(feed: Feed, epoch: int) -> None:
+    warnings.warn(
+        message(
+            "Each epoch needs data; a generator can be read only once.",
+            f"{feed.source.name} had no batch left for epoch {epoch + 1}; training ends here",
+            "fit(generator, steps_per_epoch=..., epochs=...)   # with an endless generator, or pass a PyDataset",
+        ),
+        PhalanxWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,122 @@
+"""What Phalanx remembers of a model: its strategy and its compiled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+
+from phalanx import replica_step, step
+from phalanx.engine import keras as engine
+from phalanx.engine.arrays import Placement
+from phalanx.errors import ScopeError, UnsupportedError, message
+
+
+class Strategy(Protocol):
+    """What the loops need to know of a strategy."""
+
+    placement: Placement
+    view: str
+    host_only: tuple[str, ...]
+    in_flight: int
+
+
+@dataclass
+class Home:
+    """A model's strategy and the steps compiled for it.
+
+    Args:
+        strategy: Where the model trains.
+        steps: Compiled steps by kind and number of variables.
+    """
+
+    strategy: Strategy
+    steps: dict[Any, Callable[..., Any]] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: Any) -> Home:
+        return Home(self.strategy)
+
+
+def settle(model: engine.Model, strategy: Strategy) -> None:
+    """Remember a model's strategy; steps compiled for another one, or before `compile`, are dropped."""
+    engine.note(model, "home", Home(strategy))
+
+
+def home_of(model: engine.Model) -> Home | None:
+    """The remembered home of a model, or None."""
+    return engine.noted(model, "home")
+
+
+def adopt(model: engine.Model, strategy: Strategy) -> None:
+    """Move every variable that is not yet on the strategy's replicas there, values kept, all or none.
+
+    Args:
+        model: A model whose variables may have been made before or outside the scope.
+        strategy: Where they belong.
+
+    Raises:
+        ScopeError: Values of some variables are gone; none is moved then.
+    """
+    placement = strategy.placement
+    every = {id(v): v for part in engine.variables_of(model) for v in part}.values()
+    strays = [v for v in every if not placement.holds(engine.raw_value(v))]
+    lost = [v.path for v in strays if _is_lost(engine.raw_value(v))]
+    if lost:
+        raise ScopeError(
+            message(
+                "Variables can be moved onto the replicas only while they have values.",
+                f"{len(lost)} variables have none, first: {', '.join(lost[:5])}",
+                "with strategy.scope(): model = build_model()   # make model and optimizer inside the scope",
+            )
+        )
+    moved = placement.replicate([engine.raw_value(v) for v in strays])
+    for variable, value in zip(strays, moved, strict=True):
+        engine.move(variable, value, placement.whole)
+
+
+def _is_lost(value: Any) -> bool:
+    return value is None or (isinstance(value, jax.Array) and value.is_deleted())
+
+
+def compiled(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...]) -> step.Step:
+    """The step of a kind, compiled once per set of variables (and once more per size of remainder).
+
+    Args:
+        model: The Keras model.
+        home: Its strategy and steps.
+        kind: `"train"`, `"test"` or `"predict"`.
+        parts: The parts of the state that the step carries.
+
+    Returns:
+        `(state, placed batch, true rows) -> (logs or outputs, new state)`.
+    """
+    sizes = tuple(len(part) for part in engine.variables_of(model, parts))
+    key = (kind, sizes)
+    if key not in home.steps:
+        home.steps[key] = _make(model, home.strategy, kind, sizes)
+    return home.steps[key]
+
+
+def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, ...]) -> step.Step:
+    whole = strategy.placement.whole
+    if kind == "predict":
+        run = step.predict_step(model.predict_step, whole)
+    elif strategy.view == "replica" and kind == "train":
+        why = engine.replica_view_refusal(model)
+        if why:
+            raise UnsupportedError(
+                message(
+                    "The replica view takes Keras's own train_step apart; each loss averages rows, or all sum them.",
+                    why,
+                    'phalanx.MirroredStrategy(view="global")   # exact for every step',
+                )
+            )
+        run = replica_step.train_step(engine.replica_parts(model), strategy.placement.mesh)
+    else:
+        run = step.update_step(model.train_step if kind == "train" else model.test_step)
+    if not engine.compiles(model):
+        return run
+    state = tuple([whole] * size for size in sizes)
+    return jax.jit(run, static_argnums=2, donate_argnums=0, out_shardings=(None, state))

@@ -1,0 +1,75 @@
+"""What the loops do before their first step: open the data, build, adopt, refuse what cannot work."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phalanx.data.feed import Feed
+from phalanx.data.source import open_source
+from phalanx.engine import keras as engine
+from phalanx.errors import SettingError, message
+from phalanx.training.home import Home, adopt
+
+
+def open_feed(
+    model: engine.Model,
+    home: Home,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    name: str,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: bool | str | None = False,
+    class_weight: dict[int, float] | None = None,
+) -> Feed:
+    """Open the user's data as batches on the strategy's devices; see `data.source.open_source`."""
+    _, steps = engine.capped(1, steps)
+    strategy = home.strategy
+    source = open_source(
+        x,
+        y,
+        sample_weight,
+        name=name,
+        batch_size=batch_size,
+        steps=steps,
+        shuffle=shuffle,
+        class_weight=class_weight,
+        host_only=strategy.host_only,
+    )
+    return Feed(
+        source,
+        strategy.placement,
+        steps=steps,
+        group=model.steps_per_execution,
+        split=engine.compiles(model),
+        host_only=strategy.host_only,
+    )
+
+
+def ready(model: engine.Model, home: Home, feed: Feed) -> None:
+    """Build what waits for a first batch, move strays onto the replicas, and start the data anew."""
+    batch = feed.peek() if engine.needs_build(model) else None
+    engine.build(model, batch)
+    feed.source.adapter.on_epoch_end()
+    feed.rewind()
+    adopt(model, home.strategy)
+
+
+def check_training(model: engine.Model) -> None:
+    """Refuse settings under which training cannot be right.
+
+    Raises:
+        SettingError: The learning rate is not a finite number.
+    """
+    rate = engine.learning_rate(model)
+    if rate is not None and not math.isfinite(rate):
+        raise SettingError(
+            message(
+                "A learning rate is a finite number.",
+                f"learning_rate={rate} in {type(model.optimizer).__name__}",
+                "model.optimizer.learning_rate = 1e-3",
+            )
+        )
