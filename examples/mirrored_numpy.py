@@ -10,8 +10,9 @@ import argparse
 
 import numpy as np
 
-import phalanx  # before keras: it chooses the JAX backend  # isort: split
+import phalanx  # before keras: it chooses the JAX backend
 
+# isort: split
 import digits
 import keras
 
@@ -19,12 +20,14 @@ import keras
 class Stream(keras.utils.PyDataset):
     """Endless shuffled batches over arrays, handed out in epochs of `steps` batches."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, batch: int, steps: int, seed: int = 0):
+    def __init__(self, x: np.ndarray, y: np.ndarray, batch: int, steps: int, seed: int = 0) -> None:
+        """Keep x (rows, features) and y (rows,); an epoch is `steps` batches of `batch` rows."""
         super().__init__()
         self.x, self.y, self.batch, self.steps, self.seed = x, y, batch, steps, seed
         self.epoch = 0
 
     def __len__(self) -> int:
+        """Batches in an epoch."""
         return self.steps
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -39,10 +42,11 @@ class Stream(keras.utils.PyDataset):
         return self.x[rows], self.y[rows]
 
     def on_epoch_end(self) -> None:
+        """Go on in the stream where the finished epoch stopped."""
         self.epoch += 1
 
 
-parser = argparse.ArgumentParser(description="784-100-10 network on digits, fed by NumPy arrays, on every replica.")
+parser = argparse.ArgumentParser(description="784-100-10 network on digits, fed by NumPy.")
 parser.add_argument("--rows", type=int, default=4000, help="training rows (default 4000, all there are)")
 parser.add_argument("--steps", type=int, default=100, help="steps per epoch (default 100)")
 parser.add_argument("--epochs", type=int, default=3, help="epochs (default 3)")
@@ -69,6 +73,7 @@ with strategy.scope():
         metrics=["accuracy"],
     )
 
-model.fit(Stream(data.x_train, data.y_train, GLOBAL, args.steps), epochs=args.epochs, steps_per_epoch=args.steps)
+stream = Stream(data.x_train, data.y_train, GLOBAL, args.steps)
+model.fit(stream, epochs=args.epochs, steps_per_epoch=args.steps)
 loss, accuracy = model.evaluate(data.x_test, data.y_test, batch_size=GLOBAL, verbose=0)
 print(f"Test accuracy: {accuracy:.2%} on {len(data.x_test)} rows")

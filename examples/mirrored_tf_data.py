@@ -8,13 +8,14 @@ which reads the data and no more: the training runs on JAX. Without TensorFlow s
 
 import argparse
 
-import phalanx  # before keras: it chooses the JAX backend  # isort: split
+import phalanx  # before keras: it chooses the JAX backend
 
+# isort: split
 import digits
 import keras
 import tensorflow as tf
 
-parser = argparse.ArgumentParser(description="784-100-10 network on digits, fed by tf.data, on every replica.")
+parser = argparse.ArgumentParser(description="784-100-10 network on digits, fed by tf.data.")
 parser.add_argument("--rows", type=int, default=4000, help="training rows (default 4000, all there are)")
 parser.add_argument("--steps", type=int, default=100, help="steps per epoch (default 100)")
 parser.add_argument("--epochs", type=int, default=3, help="epochs (default 3)")

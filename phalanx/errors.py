@@ -17,6 +17,9 @@ Every text has three parts: the rule, what was received, the next line to paste.
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class PhalanxError(Exception):
     """Root of every error that Phalanx raises on purpose."""
@@ -76,3 +79,15 @@ def message(rule: str, received: str, paste: str) -> str:
           next:     fit(x, y)
     """
     return f"{rule}\n  received: {received}\n  next:     {paste}"
+
+
+def warn(text: str) -> None:
+    """Warn at the user's own line, however deep in Phalanx or Keras the cause was found.
+
+    Args:
+        text: A three-part text, see `message`.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] in ("phalanx", "keras"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, PhalanxWarning, stacklevel=level)

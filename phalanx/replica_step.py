@@ -1,4 +1,4 @@
-"""The training step in the replica view: each replica its own loss, batch-norm and dropout, as in tf.distribute.
+"""The training step in the replica view: own loss, batch-norm and dropout on each replica, as tf.distribute.
 
 Gradients meet in one fused all-reduce. Where tf.distribute gives every replica the same say, here each
 counts by its real rows, so that a short last batch has the gradient of its rows and not of its replicas.
@@ -19,7 +19,7 @@ from phalanx.rows import cut, has_rows
 from phalanx.split import rows_each, rows_per_replica
 from phalanx.step import Step
 
-_SEED_STRIDE = 0x9E3779B9  # odd, so that replicas' seeds differ for any seed (Knuth's multiplicative constant)
+_SEED_STRIDE = 0x9E3779B9  # odd (Knuth's multiplicative constant): replicas' seeds differ for any seed
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _on_replica(
     sizes = rows_per_replica(rows, replicas)
     each = rows_each(rows, replicas)
     seeded = [
-        value.at[0].add((replica.astype(jnp.uint32) * jnp.uint32(_SEED_STRIDE)).astype(value.dtype)) if merge == "seed" else value
+        _seed_of(replica, value) if merge == "seed" else value
         for value, merge in zip(non_trainable, parts.merges, strict=True)
     ]
 
@@ -104,8 +104,10 @@ def _on_replica(
         (_, (loss, y_pred, new_non_trainable, new_metrics)), gradients = gradient(
             trainable, seeded, metrics, optimizer, cut(batch, None if size == each else size)
         )
-        y_pred = jax.tree.map(lambda out: jnp.pad(out, [(0, each - size)] + [(0, 0)] * (out.ndim - 1)), y_pred)
-        return loss, y_pred, gradients, new_non_trainable, new_metrics
+        filled = jax.tree.map(
+            lambda out: jnp.pad(out, [(0, each - size)] + [(0, 0)] * (out.ndim - 1)), y_pred
+        )
+        return loss, filled, gradients, new_non_trainable, new_metrics
 
     def nothing() -> Any:
         """A replica without rows: zeros, and variables as they were."""
@@ -145,6 +147,11 @@ def _contribution(merge: str, old: Any, start: Any, new: Any, replica: Any, mine
     if merge == "sum":
         return new - old
     return jnp.where(replica == 0, new - start, jnp.zeros_like(new))
+
+
+def _seed_of(replica: Any, state: Any) -> Any:
+    """A seed generator's state `(seed, counter)` with the seed moved on by the replica's index."""
+    return state.at[0].add((replica.astype(jnp.uint32) * jnp.uint32(_SEED_STRIDE)).astype(state.dtype))
 
 
 def _scaled(tree: Any, factor: Any) -> Any:

@@ -39,4 +39,6 @@ def cut(batch: Any, rows: int | None) -> Any:
     """
     if rows is None:
         return batch
-    return jax.tree.map(lambda column: column[:rows] if has_rows(column) else column, batch, is_leaf=is_sparse)
+    return jax.tree.map(
+        lambda column: column[:rows] if has_rows(column) else column, batch, is_leaf=is_sparse
+    )

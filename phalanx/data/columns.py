@@ -129,4 +129,3 @@ def _walk(name: str, part: Any) -> Iterator[tuple[str, Any]]:
             yield from _walk(f"{name}[{index}]", value)
     else:
         yield name, part
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from phalanx.data import columns
 from phalanx.data.source import Source
 from phalanx.engine.arrays import Placed, Placement
-from phalanx.errors import PhalanxWarning, message
+from phalanx.errors import message, warn
 
 
 @dataclass(frozen=True)
@@ -133,14 +132,12 @@ class Feed:
         self._ended = True
         if not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 message(
                     "An epoch of `steps_per_epoch` batches needs that many batches; this one ends early.",
                     f"{self.source.name}: {self._step} of {self.steps} steps, then the data ended",
                     "data = data.repeat()   # or leave steps_per_epoch out",
-                ),
-                PhalanxWarning,
-                stacklevel=2,
+                )
             )
 
     def _place(self, batch: Any) -> Placed:

@@ -69,7 +69,8 @@ def open_source(
     """Choose the reader for the user's data, after a look at what can be seen without reading.
 
     Args:
-        x: NumPy or jax arrays, pandas, PyDataset, generator, tf.data, torch DataLoader, grain; or a tree of arrays.
+        x: Arrays (NumPy, jax, pandas) or a tree of them, PyDataset, generator, tf.data, torch DataLoader,
+            grain.
         y: Targets, where x holds features alone.
         sample_weight: Weight per row, likewise.
         name: What the user calls the data, for texts.
@@ -119,7 +120,9 @@ def open_source(
     source = Source(adapter, name)
     if source.num_batches == 0:
         raise DataError(
-            message("Data has at least one batch.", f"{name} has 0 batches", "print(len(data))   # then fit(data)")
+            message(
+                "Data has at least one batch.", f"{name} has 0 batches", "print(len(data))   # then fit(data)"
+            )
         )
     return source
 

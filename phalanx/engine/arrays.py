@@ -61,7 +61,8 @@ class Placement:
         """Put a host batch on the devices.
 
         Args:
-            batch: Tree of arrays whose first dim is `rows` (scalars and sparse arrays go whole to each replica).
+            batch: Tree of arrays whose first dim is `rows`; scalars and sparse arrays go whole to each
+                replica.
             rows: True rows of the batch.
             split: Split by rows over the replicas; False gives every replica the whole batch.
             copy: Copy host memory first: JAX may read it late, when a generator has already reused it.
@@ -100,4 +101,3 @@ def to_host(tree: Any) -> Any:
 def wait(value: Any) -> None:
     """Block until a dispatched value is there; errors of its step surface here."""
     jax.block_until_ready(value)
-

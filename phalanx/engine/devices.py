@@ -82,7 +82,11 @@ def steps_in_flight(devices: Sequence[jax.Device]) -> int:
 
 
 def _parse(names: Sequence[str]) -> list[tuple[str, int]]:
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+    if (
+        isinstance(names, str)
+        or not isinstance(names, Sequence)
+        or not all(isinstance(n, str) for n in names)
+    ):
         example = [names] if isinstance(names, str) else ["cpu:0", "cpu:1"]
         raise DeviceError(
             message(
@@ -105,7 +109,7 @@ def _parse(names: Sequence[str]) -> list[tuple[str, int]]:
         if match is None:
             raise DeviceError(
                 message(
-                    "A device name is a platform and a number, as keras.distribution.list_devices() prints it.",
+                    "A device name is a platform and a number, as keras.distribution.list_devices() has it.",
                     f"{name!r} in devices={list(names)}",
                     'phalanx.MirroredStrategy(devices=["cpu:0", "cpu:1"])',
                 )

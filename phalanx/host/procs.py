@@ -1,1 +1,2 @@
-def current_script(): return None
+def current_script():
+    return None

@@ -16,7 +16,8 @@ class MirroredStrategy(Strategy):
     Args:
         devices: Keras device names, such as `["gpu:0", "gpu:1"]` or `["cpu:0", "cpu:1"]` (CPU replicas are
             made if JAX has not started); None for every local accelerator, or every CPU device.
-        view: `"global"` (exact, default) or `"replica"` (batch-norm and dropout per replica, as in tf.distribute).
+        view: `"global"` (exact, the default) or `"replica"` (batch-norm and dropout per replica, as in
+            tf.distribute).
         host_only: Keys of dict features that stay on the host, such as string ids.
 
     Raises:

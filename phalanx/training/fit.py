@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from phalanx.data.feed import Feed
 from phalanx.engine import keras as engine
-from phalanx.errors import PhalanxWarning, message
+from phalanx.errors import message, warn
 from phalanx.training import setup
 from phalanx.training.evaluate import evaluate_feed
 from phalanx.training.execute import TRAIN, Runner
@@ -49,7 +48,9 @@ def fit(
     setup.check_training(model)
     epochs, _ = engine.capped(epochs, None)
     if validation_split and validation_data is None:
-        (x, y, sample_weight), validation_data = engine.split_validation((x, y, sample_weight), validation_split)
+        (x, y, sample_weight), validation_data = engine.split_validation(
+            (x, y, sample_weight), validation_split
+        )
 
     feed = setup.open_feed(
         model,
@@ -137,12 +138,10 @@ def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> 
 
 
 def _warn_no_data(feed: Feed, epoch: int) -> None:
-    warnings.warn(
+    warn(
         message(
             "Each epoch needs data; a generator can be read only once.",
             f"{feed.source.name} had no batch left for epoch {epoch + 1}; training ends here",
-            "fit(generator, steps_per_epoch=..., epochs=...)   # with an endless generator, or pass a PyDataset",
-        ),
-        PhalanxWarning,
-        stacklevel=3,
+            "fit(endless_generator, steps_per_epoch=100, epochs=3)   # or pass a PyDataset",
+        )
     )

@@ -41,7 +41,12 @@ def train_on_batch(
 
 
 def test_on_batch(
-    model: engine.Model, home: Home, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    model: engine.Model,
+    home: Home,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    return_dict: bool = False,
 ) -> Any:
     """Loss and metrics of one global batch, as in `keras.Model.test_on_batch`."""
     engine.check_compiled(model, "test_on_batch")
