@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import sparse
 
@@ -23,8 +24,8 @@ def pad(column: Any, missing: int) -> Any:
     """Append `missing` copies of the last row: finite values, which `cut` takes off before any use."""
     if not missing:
         return column
-    column = np.asarray(column)
-    return np.concatenate([column, np.broadcast_to(column[-1:], (missing, *column.shape[1:]))])
+    numpy = jnp if isinstance(column, jax.Array) else np
+    return numpy.concatenate([column, numpy.broadcast_to(column[-1:], (missing, *column.shape[1:]))])
 
 
 def cut(batch: Any, rows: int | None) -> Any:

@@ -208,8 +208,9 @@ def take(model: Model, parts: tuple[str, ...]) -> tuple[list[Any], ...]:
 
 def lend(model: Model, parts: tuple[str, ...], state: Any) -> None:
     """Let callbacks that touch the model find its newest state (they call Keras's own sync)."""
-    model._jax_state = {f"{part}_variables": values for part, values in zip(parts, state, strict=True)}
-    model._jax_state_synced = False
+    # Past Keras's attribute tracking, which would walk the whole state at every step.
+    model.__dict__["_jax_state"] = {f"{part}_variables": v for part, v in zip(parts, state, strict=True)}
+    model.__dict__["_jax_state_synced"] = False
 
 
 def give_back(model: Model) -> None:
@@ -224,13 +225,13 @@ def is_home(model: Model) -> bool:
 
 def begin(model: Model) -> None:
     """Say that a loop starts and the variables hold the newest state."""
-    model._jax_state_synced = True
+    model.__dict__["_jax_state_synced"] = True
 
 
 def end(model: Model) -> None:
     """Put the state back and forget the loan."""
     model.jax_state_sync()
-    model._jax_state = None
+    model.__dict__["_jax_state"] = None
 
 
 def raw_value(variable: Any) -> Any:
@@ -380,6 +381,23 @@ def callback_list(callbacks: Any, model: Model, **params: Any) -> Any:
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     return keras.callbacks.CallbackList(callbacks, model=model, **params)
+
+
+def hears_batches(callbacks: Any, kind: str) -> bool:
+    """True if any callback does something at the begin or end of a batch; asked before each loop.
+
+    Args:
+        callbacks: A Keras callback list.
+        kind: `"train"`, `"test"` or `"predict"`.
+    """
+    if type(callbacks) is not keras.callbacks.CallbackList:
+        return True
+    names = [f"on_{kind}_batch_begin", f"on_{kind}_batch_end"]
+    if kind == "train":
+        names += ["on_batch_begin", "on_batch_end"]
+    return not all(
+        keras.src.utils.is_default(getattr(callback, name)) for callback in callbacks.callbacks for name in names
+    )
 
 
 def release(callbacks: Any) -> None:

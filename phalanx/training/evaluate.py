@@ -65,12 +65,15 @@ def evaluate_feed(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -
     model.reset_metrics()
     runner = Runner(model, home, "test", TEST)
     engine.begin(model)
+    heard = engine.hears_batches(callbacks, "test")
     logs = None
     for group in feed.epoch():
-        callbacks.on_test_batch_begin(group.first)
+        if heard:
+            callbacks.on_test_batch_begin(group.first)
         logs = runner.run(group)[-1]
         feed.prepare()
-        callbacks.on_test_batch_end(group.last, logs)
+        if heard:
+            callbacks.on_test_batch_end(group.last, logs)
         if model.stop_evaluating:
             break
     runner.finish()

@@ -125,12 +125,15 @@ def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> 
     """
     runner = Runner(model, home, "train", TRAIN)
     engine.begin(model)
+    heard = engine.hears_batches(callbacks, "train")
     logs = None
     for group in feed.epoch():
-        callbacks.on_train_batch_begin(group.first)
+        if heard:
+            callbacks.on_train_batch_begin(group.first)
         logs = runner.run(group)[-1]
         feed.prepare()  # read and place the next batches while the devices work on these
-        callbacks.on_train_batch_end(group.last, logs)
+        if heard:
+            callbacks.on_train_batch_end(group.last, logs)
         if model.stop_training:
             break
     runner.finish()

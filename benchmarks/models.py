@@ -1,0 +1,96 @@
+"""The three networks of the benchmarks, each with random rows of its own shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+from keras import layers
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network to train.
+
+    Attributes:
+        name: Short name, as the command line has it.
+        build: Makes the network; the seed is set before.
+        shape: Shape of one input row.
+        tokens: Inputs are token numbers below this; 0 means real numbers in [0, 1).
+        classes: Labels are numbers below this.
+        batch: Rows of one step over all replicas.
+        steps: Steps of one epoch.
+    """
+
+    name: str
+    build: Callable[[], keras.Model]
+    shape: tuple[int, ...]
+    tokens: int
+    classes: int
+    batch: int
+    steps: int
+
+    def compiled(self) -> keras.Model:
+        """Return the network, from the same seed each time, compiled with Adam and accuracy."""
+        keras.utils.set_random_seed(0)
+        model = self.build()
+        model.compile(
+            optimizer=keras.optimizers.Adam(1e-3),
+            loss="sparse_categorical_crossentropy",
+            metrics=["accuracy"],
+        )
+        return model
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return one epoch of rows: x (steps * batch, *shape) and y (steps * batch,)."""
+        rng = np.random.default_rng(0)
+        count = self.steps * self.batch
+        if self.tokens:
+            x = rng.integers(self.tokens, size=(count, *self.shape), dtype=np.int32)
+        else:
+            x = rng.random((count, *self.shape), dtype=np.float32)
+        return x, rng.integers(self.classes, size=count, dtype=np.int32)
+
+
+def mlp() -> keras.Model:
+    """Return the 784-100-10 network of the course text."""
+    return keras.Sequential(
+        [keras.Input((784,)), layers.Dense(100, activation="relu"), layers.Dense(10, activation="softmax")]
+    )
+
+
+def cnn() -> keras.Model:
+    """Return two convolutions with batch-norm, dropout and one hidden layer, on 28 x 28 images."""
+    stack: list[layers.Layer] = [keras.Input((28, 28, 1))]
+    for filters in (16, 32):
+        stack += [
+            layers.Conv2D(filters, 3, padding="same", use_bias=False),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+        ]
+    stack += [layers.Flatten(), layers.Dropout(0.3), layers.Dense(64, activation="relu")]
+    return keras.Sequential([*stack, layers.Dense(10, activation="softmax")])
+
+
+def transformer() -> keras.Model:
+    """Return a two-block encoder of width 64 over 64 tokens, with dropout, that names one of ten classes."""
+    tokens = keras.Input((64,), dtype="int32")
+    place = layers.Embedding(64, 64)(keras.ops.arange(64)[None])
+    flow = layers.Embedding(1000, 64)(tokens) + place
+    for _ in range(2):
+        seen = layers.LayerNormalization()(flow)
+        flow = flow + layers.MultiHeadAttention(4, 16, dropout=0.1)(seen, seen)
+        seen = layers.Dense(128, activation="gelu")(layers.LayerNormalization()(flow))
+        flow = flow + layers.Dropout(0.1)(layers.Dense(64)(seen))
+    pooled = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(flow))
+    return keras.Model(tokens, layers.Dense(10, activation="softmax")(pooled))
+
+
+CASES = {
+    "mlp": Case("mlp", mlp, (784,), tokens=0, classes=10, batch=128, steps=100),
+    "transformer": Case("transformer", transformer, (64,), tokens=1000, classes=10, batch=64, steps=20),
+    "cnn": Case("cnn", cnn, (28, 28, 1), tokens=0, classes=10, batch=128, steps=20),
+}
