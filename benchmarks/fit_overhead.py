@@ -24,6 +24,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import phalanx  # loads no JAX
+
+# isort: split
 from results import KERAS, PHALANX, Memory, Timing, goals, report
 
 MODELS = ("mlp", "transformer", "cnn")
@@ -35,19 +38,14 @@ def environment(replicas: int) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("jax", "keras", "phalanx")},
+        "jax": importlib.metadata.version("jax"),
+        "keras": importlib.metadata.version("keras"),
+        "phalanx": phalanx.__version__,
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "load_before": round(os.getloadavg()[0], 2),
         "replicas": replicas,
     }
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _cpu_model() -> str:

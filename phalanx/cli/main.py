@@ -1,0 +1,79 @@
+"""`phalanx`: the command and its sub-commands."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import phalanx
+from phalanx.cli import run
+from phalanx.errors import PhalanxError, message
+
+_TEACH = """\
+examples:
+  phalanx run train.py                   all accelerators, or one CPU replica
+  phalanx run --replicas 2 train.py      two accelerators, or two CPU replicas
+  phalanx run --help                     what is set, and why
+"""
+
+_COMMANDS = {"run": run}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors have three parts."""
+
+    def error(self, text: str) -> NoReturn:
+        raise _UsageError(message("The command line follows `--help`.", text, f"{self.prog} --help"))
+
+
+class _UsageError(PhalanxError):
+    """A command line that cannot be parsed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the `phalanx` command; leaves with exit code 2 and one text where the input is bad.
+
+    Args:
+        arguments: What stands behind `phalanx`; the process's own by default.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _check_command(arguments)
+        ours, rest = run.split(arguments[1:]) if arguments[:1] == ["run"] else (arguments[1:], [])
+        options = _parser().parse_args([*arguments[:1], *ours])
+        options.rest = rest
+        if options.command is None:
+            _parser().print_help()
+            return
+        _COMMANDS[options.command].act(options)
+    except PhalanxError as error:
+        print(f"phalanx: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="phalanx",
+        description="Distributed training for Keras 3 models on the JAX engine.",
+        epilog=_TEACH,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"phalanx {phalanx.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
+    for name, module in _COMMANDS.items():
+        module.describe(commands, name)
+    return parser
+
+
+def _check_command(arguments: Sequence[str]) -> None:
+    first = arguments[0] if arguments else "--help"
+    if first.startswith("-") or first in _COMMANDS:
+        return
+    near = difflib.get_close_matches(first, _COMMANDS, n=1)
+    guess = near[0] if near else "run train.py" if first.endswith(".py") else "--help"
+    raise _UsageError(
+        message(f"Commands are: {', '.join(_COMMANDS)}.", f"{first!r}", f"phalanx {guess}")
+    )
