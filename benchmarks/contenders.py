@@ -133,7 +133,7 @@ def _check(logs: dict[str, float], variables: Sequence[jax.Array], devices: Sequ
     assert np.isfinite(list(logs.values())).all(), logs
 
 
-def compare(case: Case, devices: Sequence[str], rounds: int = 7, seconds: float = 1.0) -> Timing:
+def compare(case: Case, devices: Sequence[str], rounds: int = 15, seconds: float = 0.7) -> Timing:
     """Time all contenders on one network, taking turns.
 
     Args:

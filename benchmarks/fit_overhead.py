@@ -168,8 +168,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--replicas", type=int, default=2, help="replicas, on CPU where nothing else is (2)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="networks (all)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each contender (7)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="about how long one turn takes (1.0)")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each contender (15)")
+    parser.add_argument("--seconds", type=float, default=0.7, help="seconds of one turn, about (0.7)")
     parser.add_argument(
         "--memory-repeats", type=int, default=3, help="processes per memory figure; 0: none (3)"
     )
@@ -183,7 +183,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(
             "--replicas and --rounds start at 1, --seconds is over 0, --memory-repeats at least 0.\n"
             f"  received: {args.replicas}, {args.rounds}, {args.seconds}, {args.memory_repeats}\n"
-            "  next:     python benchmarks/fit_overhead.py --rounds 7 --seconds 1"
+            "  next:     python benchmarks/fit_overhead.py --rounds 15"
         )
     return args
 

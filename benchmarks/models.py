@@ -76,9 +76,9 @@ def cnn() -> keras.Model:
 
 
 def transformer() -> keras.Model:
-    """Return a two-block encoder of width 64 over 64 tokens, with dropout, that names one of ten classes."""
-    tokens = keras.Input((64,), dtype="int32")
-    place = layers.Embedding(64, 64)(keras.ops.arange(64)[None])
+    """Return a two-block encoder of width 64 over 32 tokens, with dropout, that names one of ten classes."""
+    tokens = keras.Input((32,), dtype="int32")
+    place = layers.Embedding(32, 64)(keras.ops.arange(32)[None])
     flow = layers.Embedding(1000, 64)(tokens) + place
     for _ in range(2):
         seen = layers.LayerNormalization()(flow)
@@ -91,6 +91,6 @@ def transformer() -> keras.Model:
 
 CASES = {
     "mlp": Case("mlp", mlp, (784,), tokens=0, classes=10, batch=128, steps=100),
-    "transformer": Case("transformer", transformer, (64,), tokens=1000, classes=10, batch=64, steps=20),
-    "cnn": Case("cnn", cnn, (28, 28, 1), tokens=0, classes=10, batch=128, steps=20),
+    "transformer": Case("transformer", transformer, (32,), tokens=1000, classes=10, batch=64, steps=20),
+    "cnn": Case("cnn", cnn, (28, 28, 1), tokens=0, classes=10, batch=64, steps=20),
 }

@@ -14,6 +14,38 @@ Memory = dict[str, dict[str, float]]  # contender -> kind -> MiB
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """Rounds of one contender over another's: the median, the quartiles and the error of the median."""
+
+    median: float
+    low: float
+    high: float
+    error: float
+
+    def __str__(self) -> str:
+        """Median, and in brackets the quartiles."""
+        return f"{self.median:.3f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def ratio_of(rounds: Sequence[float]) -> Ratio:
+    """Sum up one number per round.
+
+    Args:
+        rounds: The ratio in each round.
+
+    Returns:
+        Median and quartiles, and the median's standard error as the quartiles suggest it for normal noise:
+        1.25 x (high - low) / 1.35 / sqrt(rounds).
+
+    Example:
+        >>> print(ratio_of([0.9, 1.0, 1.1]))
+        1.000 (0.95-1.05)
+    """
+    low, _, high = quantiles(rounds, n=4, method="inclusive") if len(rounds) > 1 else [rounds[0]] * 3
+    return Ratio(median(rounds), low, high, 1.25 * (high - low) / 1.35 / len(rounds) ** 0.5)
+
+
+@dataclass(frozen=True)
 class Timing:
     """What was measured for one network.
 
@@ -31,7 +63,7 @@ class Timing:
     ms_per_step: dict[str, list[float]]
     others_cpu: float | None
 
-    def speed(self, name: str, than: str) -> tuple[float, float, float]:
+    def speed(self, name: str, than: str) -> Ratio:
         """Compare the throughput of two contenders, each round with itself.
 
         Args:
@@ -39,24 +71,31 @@ class Timing:
             than: The one it is held against.
 
         Returns:
-            Median, lower and upper quartile over the rounds of time(than) / time(name): over 1 is faster.
+            time(than) / time(name): over 1 means that `name` is faster.
 
         Example:
-            >>> Timing("mlp", 128, 100, {"a": [2.0, 2.0], "b": [1.0, 3.0]}, None).speed("a", than="b")[0]
+            >>> Timing("mlp", 128, 100, {"a": [2.0, 2.0], "b": [1.0, 3.0]}, None).speed("a", than="b").median
             1.0
         """
         pairs = zip(self.ms_per_step[than], self.ms_per_step[name], strict=True)
-        ratios = [theirs / ours for theirs, ours in pairs]
-        low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-        return median(ratios), low, high
+        return ratio_of([theirs / ours for theirs, ours in pairs])
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One number that was promised, and what was measured."""
+    """One number that was promised, and what was measured.
+
+    Attributes:
+        what: The number.
+        measured: Its value here; the verdict goes by this alone.
+        error: Standard error of that value, None if unknown.
+        bound: What was promised.
+        at_least: True if more is better.
+    """
 
     what: str
     measured: float
+    error: float | None
     bound: float
     at_least: bool
 
@@ -80,15 +119,17 @@ def goals(timings: Sequence[Timing], memory: dict[str, Memory]) -> list[Goal]:
     found = []
     for timing in timings:
         if timing.model == "transformer":
-            speed = timing.speed(PHALANX, than=HAND)[0]
-            found.append(Goal("transformer: throughput / hand-written", speed, 0.95, True))
+            speed = timing.speed(PHALANX, than=HAND)
+            found.append(
+                Goal("transformer: throughput / hand-written", speed.median, speed.error, 0.95, True)
+            )
     for timing in timings:
-        speed = timing.speed(PHALANX, than=KERAS)[0]
-        found.append(Goal(f"{timing.model}: throughput / keras", speed, 1.0, True))
+        speed = timing.speed(PHALANX, than=KERAS)
+        found.append(Goal(f"{timing.model}: throughput / keras", speed.median, speed.error, 1.0, True))
     for model, used in memory.items():
         for kind in used[PHALANX]:
             ratio = used[PHALANX][kind] / used[KERAS][kind]
-            found.append(Goal(f"{model}: memory {kind} / keras", ratio, 1.05, False))
+            found.append(Goal(f"{model}: memory {kind} / keras", ratio, None, 1.05, False))
     return found
 
 
@@ -103,12 +144,13 @@ def report(
         [
             goal.what,
             f"{goal.measured:.3f}",
+            "" if goal.error is None else f"{goal.error:.3f}",
             f"{'>=' if goal.at_least else '<='} {goal.bound:.2f}",
             "met" if goal.met else "missed",
         ]
         for goal in checks
     ]
-    parts.append(table(["goal", "measured", "bar", "verdict"], rows))
+    parts.append(table(["goal", "measured", "+-", "bar", "verdict"], rows))
     if any((timing.others_cpu or 0) > 0.05 for timing in timings):
         parts.append("Other processes took over 5 % of the CPU meanwhile: rerun on a quiet machine.")
     return "\n\n".join(parts)
@@ -128,13 +170,7 @@ def _speeds(timings: Sequence[Timing]) -> str:
         (PHALANX + WITH_BAR, HAND),
         (PHALANX + WITH_BAR, KERAS + WITH_BAR),
     ]
-    ratios = []
-    for timing in timings:
-        row = [timing.model]
-        for name, than in pairs:
-            middle, low, high = timing.speed(name, than)
-            row.append(f"{middle:.3f} ({low:.2f}-{high:.2f})")
-        ratios.append(row)
+    ratios = [[timing.model, *(str(timing.speed(*pair)) for pair in pairs)] for timing in timings]
     return (
         "Milliseconds per step, median over the rounds ('+ bar' draws the progress bar, the rest is silent)\n"
         + table(["model", "batch", "steps", *names, "other CPU use"], times)

@@ -1,0 +1,47 @@
+# Phalanx: `make` alone lists what there is.
+# Needs Python 3.11 or newer, git and make; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
+NEEDS  := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint docs bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+train: $(VENV)/.ready-train  ## train on real digits with 2 replicas; model and curves go to runs/
+	$(BIN)/phalanx run --replicas 2 examples/train_mnist.py
+
+test: $(VENV)/.ready-test lint docs  ## style, types, stairs, docs, then every test
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+lint: $(VENV)/.ready-test  ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.ready-test  ## the documentation, warnings are errors; result in site/
+	$(BIN)/mkdocs build --quiet --strict
+
+bench: $(VENV)/.ready-test  ## fit against a hand-written loop and Keras's own fit (quiet machine, please)
+	$(BIN)/phalanx run --replicas 2 benchmarks/fit_overhead.py
+
+clean:  ## remove what make made
+	rm -rf $(VENV) site runs build *.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$@ -m pip install --quiet --disable-pip-version-check uv==0.13.9
+
+$(VENV)/.ready-train: $(VENV)/bin/python $(NEEDS)
+	$(PIP) -e ".[examples]"
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/bin/python $(NEEDS)
+	$(PIP) -e ".[test,lint,docs]"
+	@touch $@ $(VENV)/.ready-train

@@ -1,0 +1,49 @@
+"""Before JAX starts: eight CPU devices. Around each test: nothing may be left behind."""
+
+import os
+
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["KERAS_BACKEND"] = "jax"
+os.environ["NPROC"] = "16"
+os.environ.pop("XLA_FLAGS", None)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def _children():
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def _workers():
+    return {t for t in threading.enumerate() if not t.daemon and t.is_alive()}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request):
+    """Fail a test that leaves changed variables, child processes, threads, a strategy or files in the repository."""
+    before = dict(os.environ), _children(), _workers(), set(os.listdir(ROOT))
+    yield
+    after = dict(os.environ), _children(), _workers(), set(os.listdir(ROOT))
+    environ = {k for k in before[0].keys() | after[0].keys() if before[0].get(k) != after[0].get(k)}
+    environ -= {"PYTEST_CURRENT_TEST"}
+    assert not environ, f"environment left changed: {sorted(environ)}"
+    assert not after[1] - before[1], f"child processes left: {after[1] - before[1]}"
+    assert not after[2] - before[2], f"threads left: {after[2] - before[2]}"
+    left = {name for name in after[3] - before[3] if not name.startswith(".coverage")}
+    assert not left, f"files left in the repository: {sorted(left)}"
+    import phalanx
+
+    assert not phalanx.has_strategy(), "a strategy was left in force"
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    for report in skipped:
+        terminalreporter.write_line(f"skipped: {report.nodeid}: {report.longrepr[-1]}")
