@@ -27,7 +27,7 @@ def _workers():
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request):
-    """Fail a test that leaves changed variables, child processes, threads, a strategy or files in the repository."""
+    """Fail a test that leaves variables, processes, threads, a strategy or files behind."""
     before = dict(os.environ), _children(), _workers(), set(os.listdir(ROOT))
     yield
     after = dict(os.environ), _children(), _workers(), set(os.listdir(ROOT))

@@ -74,6 +74,4 @@ def _check_command(arguments: Sequence[str]) -> None:
         return
     near = difflib.get_close_matches(first, _COMMANDS, n=1)
     guess = near[0] if near else "run train.py" if first.endswith(".py") else "--help"
-    raise _UsageError(
-        message(f"Commands are: {', '.join(_COMMANDS)}.", f"{first!r}", f"phalanx {guess}")
-    )
+    raise _UsageError(message(f"Commands are: {', '.join(_COMMANDS)}.", f"{first!r}", f"phalanx {guess}"))

@@ -141,7 +141,10 @@ def plan_run(
 
 
 def _on_accelerators(
-    replicas: int | None, environ: Mapping[str, str], found: accelerators.Accelerators, changes: dict[str, str]
+    replicas: int | None,
+    environ: Mapping[str, str],
+    found: accelerators.Accelerators,
+    changes: dict[str, str],
 ) -> RunPlan:
     chosen = environ.get("CUDA_VISIBLE_DEVICES") if found.kind == "gpu" else None
     visible = [each.strip() for each in chosen.split(",")] if chosen else [str(i) for i in range(found.count)]
@@ -195,6 +198,8 @@ def _script_arguments(module: str | None, rest: list[str]) -> list[str]:
     if script is None or found != "file":
         where = "a folder" if found == "folder" else "not there"
         what = "no script" if script is None else f"{script!r}, which is {where}"
-        raise SettingError(message("`phalanx run` needs a script.", what, "phalanx run --replicas 2 train.py"))
+        raise SettingError(
+            message("`phalanx run` needs a script.", what, "phalanx run --replicas 2 train.py")
+        )
     # A path that starts with a dash must not be read as an option of Python's.
     return [f"./{script}" if script.startswith("-") else script, *rest[1:]]

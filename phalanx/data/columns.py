@@ -69,7 +69,7 @@ def check_numeric(name: str, column: Any) -> None:
         ColumnError: Naming the column and the remedy.
     """
     dtypes = getattr(column, "dtypes", None)
-    if hasattr(dtypes, "items"):  # a data frame: one dtype per column
+    if dtypes is not None and hasattr(dtypes, "items"):  # a data frame: one dtype per column
         for key, dtype in dtypes.items():
             _check_dtype(f"{name}[{key!r}]", dtype)
     else:

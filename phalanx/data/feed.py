@@ -99,7 +99,8 @@ class Feed:
         """Read and place the next group, unless it is ready or the epoch is over."""
         if self._ready is not None or self._ended:
             return
-        first, placed = self._step, []
+        first = self._step
+        placed: list[Placed] = []
         while len(placed) < self.group and not self._ended:
             batch = self._read()
             if batch is not None:

@@ -141,7 +141,7 @@ class Strategy(engine.Distribution):
 
 
 @contextlib.contextmanager
-def _in_force(strategy: Strategy) -> Iterator[None]:
+def _in_force(strategy: Any) -> Iterator[None]:
     """New variables follow the strategy inside."""
     before = engine.current_distribution()
     engine.set_distribution(strategy)
@@ -160,10 +160,12 @@ def active() -> Strategy | None:
 def _remember(model: engine.Model) -> None:
     """A model belongs to the strategy in force when it is made or compiled."""
     current.hold()
-    strategy = active() or (home.strategy if (home := home_of(model)) else None)
+    strategy, home = active(), home_of(model)
     if strategy is not None:
         settle(model, strategy)
         _unused.discard(strategy)
+    elif home is not None:
+        settle(model, home.strategy)
 
 
 def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:

@@ -108,7 +108,7 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
         if why:
             raise UnsupportedError(
                 message(
-                    "The replica view needs Keras's own train_step, and losses that all average rows or all sum them.",
+                    "The replica view needs Keras's own train_step, and losses that all average or all sum.",
                     why,
                     'phalanx.MirroredStrategy(view="global")   # exact for every step',
                 )

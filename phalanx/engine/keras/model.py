@@ -1,0 +1,120 @@
+"""Questions about a Keras model, and what Keras does with it between steps: build, logs, callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.engine.keras.found import Model, keras, keras_backend
+
+
+def check_compiled(model: Model, method: str) -> None:
+    """Refuse a model that was not compiled, with Keras's own words."""
+    model._assert_compile_called(method)
+
+
+def needs_build(model: Model) -> bool:
+    """True if layers, metrics, loss or optimizer still wait for a first batch."""
+    return (
+        not all(layer.built for layer in model._flatten_layers())
+        or (model._compile_metrics is not None and not model._compile_metrics.built)
+        or (model._compile_loss is not None and not model._compile_loss.built)
+    )
+
+
+def layers_built(model: Model) -> bool:
+    """True if every layer has its variables."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def build(model: Model, batch: Any) -> None:
+    """Create all variables that are still missing, from the shapes of a batch (or None if none are)."""
+    model._symbolic_build(data_batch=batch)
+
+
+def build_for_predict(model: Model, x: Any) -> None:
+    """Create the layers' variables by one stateless call, as Keras's `predict` does."""
+    with keras_backend.StatelessScope():
+        model(x)
+
+
+def compiles(model: Model) -> bool:
+    """True if steps shall be jitted."""
+    return bool(model.jit_compile) and not model.run_eagerly
+
+
+def reset_names_and_seed(seed: int) -> None:
+    """Start names anew and seed everything random, so that two builds of a model are twins."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(seed)
+
+
+def learning_rate(model: Model) -> float | None:
+    """The fixed learning rate, or None for a schedule."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(optimizer, "_learning_rate", None)
+    return float(rate.value) if isinstance(rate, keras.Variable) else None
+
+
+def finish_training(model: Model) -> None:
+    """Let the optimizer write final values, such as moving averages, into the weights."""
+    if isinstance(model.optimizer, keras.optimizers.Optimizer):
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+
+
+def epoch_logs(model: Model, logs: Any) -> dict[str, Any]:
+    """The epoch's results: the model's metrics, or a custom step's last logs."""
+    return dict(model._get_metrics_result_or_logs(logs))
+
+
+def in_order(model: Model, logs: dict[str, Any]) -> Any:
+    """Logs as the list (or number) that `evaluate` returns."""
+    return model._flatten_metrics_in_order(logs)
+
+
+def as_floats(logs: Any) -> dict[str, Any]:
+    """Logs with Python numbers, nested dicts flattened."""
+    return keras.src.utils.python_utils.pythonify_logs(logs)
+
+
+def callback_list(callbacks: Any, model: Model, **params: Any) -> Any:
+    """Keras's own list of callbacks, with history and one progress bar as asked."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(callbacks, model=model, **params)
+
+
+def hears_batches(callbacks: Any, kind: str) -> bool:
+    """True if any callback does something at the begin or end of a batch; asked before each loop.
+
+    Args:
+        callbacks: A Keras callback list.
+        kind: `"train"`, `"test"` or `"predict"`.
+    """
+    if type(callbacks) is not keras.callbacks.CallbackList:
+        return True
+    names = [f"on_{kind}_batch_begin", f"on_{kind}_batch_end"]
+    if kind == "train":
+        names += ["on_batch_begin", "on_batch_end"]
+    return not all(
+        keras.src.utils.is_default(getattr(callback, name))
+        for callback in callbacks.callbacks
+        for name in names
+    )
+
+
+def release(callbacks: Any) -> None:
+    """End the thread of a callback list whose loop did not reach its end."""
+    executor, callbacks._executor = callbacks._executor, None
+    if executor is not None:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def capped(epochs: int, steps: int | None) -> tuple[int, int | None]:
+    """Apply the caps of `keras.config.set_max_epochs` and `set_max_steps_per_epoch`."""
+    most_epochs, most_steps = keras.config.max_epochs(), keras.config.max_steps_per_epoch()
+    if most_epochs:
+        epochs = min(epochs, most_epochs)
+    if most_steps:
+        steps = most_steps if not steps else min(steps, most_steps)
+    return epochs, steps
