@@ -11,17 +11,19 @@ contenders of `contenders.py` take turns, and each measurement of memory has a f
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
+import gc
 import importlib.metadata
 import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import phalanx  # loads no JAX
@@ -71,8 +73,9 @@ def memory_of(model: str, contender: str, replicas: int) -> dict[str, float]:
 
     Returns:
         "with compile": the highest resident memory from building the model to the end of three epochs, less
-        what the process held before (libraries, devices and data loaded). "training": the same while three
-        more epochs run, with the peak counter set back after compiling; only where Linux allows that.
+        what the process held before (libraries and devices). "training": the same for three more epochs,
+        after the compiler's freed memory went back to the system and the peak counter was set back; only
+        where Linux allows that.
     """
     from contenders import keras_fit, phalanx_fit
     from models import CASES
@@ -114,10 +117,12 @@ def _resident(field: str) -> float:
 
 
 def _reset_peak() -> bool:
-    """Set the peak counter back to the memory held now; False where the system refuses."""
+    """Give freed memory back and set the peak counter to what is left; False where the system refuses."""
+    gc.collect()
     try:
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
+    except (AttributeError, OSError):
         return False
     return True
 
@@ -127,12 +132,21 @@ def _reset_peak() -> bool:
 
 def child(job: dict[str, Any], replicas: int) -> Any:
     """Run one job in a fresh process with `replicas` CPU devices and return its JSON answer."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={replicas}"
     pool = str(max(os.cpu_count() or 1, 2 * replicas))  # room for the collectives of queued steps
-    settings = {"XLA_FLAGS": flags.strip(), "NPROC": os.environ.get("NPROC", pool), "KERAS_BACKEND": "jax"}
+    settings = {
+        "JAX_NUM_CPU_DEVICES": str(replicas),
+        "KERAS_BACKEND": "jax",
+        "NPROC": os.environ.get("NPROC", pool),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "XLA_FLAGS": re.sub(
+            r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", "")
+        ),
+    }
+    if job["what"] == "memory":
+        settings["MALLOC_ARENA_MAX"] = "1"  # the C library's pools per thread are chance, not need
     done = subprocess.run(
         [sys.executable, __file__, "--job", json.dumps({**job, "replicas": replicas})],
-        env={**os.environ, **settings, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={**os.environ, **settings},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -153,14 +167,14 @@ def answer(job: dict[str, Any]) -> None:
 
 
 def measure_memory(model: str, replicas: int, repeats: int) -> Memory:
-    """Return medians in MiB by contender and kind, from fresh processes that alternate."""
-    seen: dict[str, list[dict[str, float]]] = {name: [] for name in (PHALANX, KERAS)}
+    """Return MiB by contender and kind, one number per fresh process; the contenders alternate."""
+    seen: Memory = {PHALANX: {}, KERAS: {}}
     for _ in range(repeats):
-        for name in (PHALANX, KERAS):
-            seen[name].append(child({"what": "memory", "model": model, "contender": name}, replicas))
-    return {
-        name: {kind: median(one[kind] for one in runs) for kind in runs[0]} for name, runs in seen.items()
-    }
+        for name, kinds in seen.items():
+            used = child({"what": "memory", "model": model, "contender": name}, replicas)
+            for kind, size in used.items():
+                kinds.setdefault(kind, []).append(size)
+    return seen
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -171,7 +185,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="turns of each contender (15)")
     parser.add_argument("--seconds", type=float, default=0.7, help="seconds of one turn, about (0.7)")
     parser.add_argument(
-        "--memory-repeats", type=int, default=3, help="processes per memory figure; 0: none (3)"
+        "--memory-repeats", type=int, default=5, help="processes per memory figure; 0: none (5)"
     )
     parser.add_argument("--quick", action="store_true", help="2 short rounds, 1 memory repeat: a smoke test")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -63,7 +64,7 @@ def mlp() -> keras.Model:
 
 def cnn() -> keras.Model:
     """Return two convolutions with batch-norm, dropout and one hidden layer, on 28 x 28 images."""
-    stack: list[layers.Layer] = [keras.Input((28, 28, 1))]
+    stack: list[Any] = [keras.Input((28, 28, 1))]
     for filters in (16, 32):
         stack += [
             layers.Conv2D(filters, 3, padding="same", use_bias=False),
@@ -78,7 +79,7 @@ def cnn() -> keras.Model:
 def transformer() -> keras.Model:
     """Return a two-block encoder of width 64 over 32 tokens, with dropout, that names one of ten classes."""
     tokens = keras.Input((32,), dtype="int32")
-    place = layers.Embedding(32, 64)(keras.ops.arange(32)[None])
+    place = layers.Embedding(32, 64)(keras.ops.reshape(keras.ops.arange(32), (1, 32)))
     flow = layers.Embedding(1000, 64)(tokens) + place
     for _ in range(2):
         seen = layers.LayerNormalization()(flow)

@@ -10,7 +10,7 @@ from typing import Any
 HAND, PHALANX, KERAS = "hand-written", "phalanx", "keras"
 WITH_BAR = " + bar"
 
-Memory = dict[str, dict[str, float]]  # contender -> kind -> MiB
+Memory = dict[str, dict[str, list[float]]]  # contender -> kind -> MiB, one number per process
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Goal:
     Attributes:
         what: The number.
         measured: Its value here; the verdict goes by this alone.
-        error: Standard error of that value, None if unknown.
+        error: Standard error of that value.
         bound: What was promised.
         at_least: True if more is better.
     """
 
     what: str
     measured: float
-    error: float | None
+    error: float
     bound: float
     at_least: bool
 
@@ -128,9 +128,17 @@ def goals(timings: Sequence[Timing], memory: dict[str, Memory]) -> list[Goal]:
         found.append(Goal(f"{timing.model}: throughput / keras", speed.median, speed.error, 1.0, True))
     for model, used in memory.items():
         for kind in used[PHALANX]:
-            ratio = used[PHALANX][kind] / used[KERAS][kind]
-            found.append(Goal(f"{model}: memory {kind} / keras", ratio, None, 1.05, False))
+            ratio = memory_ratio(used, kind)
+            found.append(Goal(f"{model}: memory {kind} / keras", ratio.median, ratio.error, 1.05, False))
     return found
+
+
+def memory_ratio(used: Memory, kind: str) -> Ratio:
+    """Compare peak memory: each process of Phalanx's with Keras's median, Keras's spread in the error."""
+    theirs = ratio_of(used[KERAS][kind])
+    ours = ratio_of([size / theirs.median for size in used[PHALANX][kind]])
+    error = ours.median * ((ours.error / ours.median) ** 2 + (theirs.error / theirs.median) ** 2) ** 0.5
+    return Ratio(ours.median, ours.low, ours.high, error)
 
 
 def report(
@@ -144,7 +152,7 @@ def report(
         [
             goal.what,
             f"{goal.measured:.3f}",
-            "" if goal.error is None else f"{goal.error:.3f}",
+            f"{goal.error:.3f}",
             f"{'>=' if goal.at_least else '<='} {goal.bound:.2f}",
             "met" if goal.met else "missed",
         ]
@@ -183,8 +191,8 @@ def _memory(memory: dict[str, Memory]) -> str:
     rows = []
     for model, used in memory.items():
         for kind, ours in used[PHALANX].items():
-            theirs = used[KERAS][kind]
-            rows.append([model, kind, f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.3f}"])
+            sizes = [f"{median(ours):.0f}", f"{median(used[KERAS][kind]):.0f}"]
+            rows.append([model, kind, *sizes, str(memory_ratio(used, kind))])
     return "Peak memory that fit adds to its process, MiB (median of fresh processes)\n" + table(
         ["model", "while", PHALANX, KERAS, "ratio"], rows
     )

@@ -76,6 +76,28 @@ class Description:
         return table(("setting", "value"), rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Rows that each device has been given; `print` it to read it.
+
+    Args:
+        devices: Device names, in replica order.
+        rows: True rows of all batches so far, per device.
+
+    Example:
+        >>> print(Work(devices=("cpu:0", "cpu:1"), rows=(70, 64)))
+        device  rows
+        cpu:0     70
+        cpu:1     64
+    """
+
+    devices: tuple[str, ...]
+    rows: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return table(("device", "rows"), list(zip(self.devices, self.rows, strict=True)), align="lr")
+
+
 def _same_or_all(rows: tuple[int, ...] | None) -> str:
     if rows is None:
         return "-"

