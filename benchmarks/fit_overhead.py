@@ -1,6 +1,6 @@
 """Measure what `fit` under Phalanx costs next to a hand-written loop and to Keras's own `fit`.
 
-    python benchmarks/fit_overhead.py            # a quiet machine and some six minutes
+    python benchmarks/fit_overhead.py            # a quiet machine and some ten minutes
     python benchmarks/fit_overhead.py --quick    # does it run? (its numbers mean nothing)
     python benchmarks/fit_overhead.py --json     # the same as one JSON object
 

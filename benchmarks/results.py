@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
@@ -20,7 +20,7 @@ class Ratio:
     median: float
     low: float
     high: float
-    error: float
+    error: float | None
 
     def __str__(self) -> str:
         """Median, and in brackets the quartiles."""
@@ -35,13 +35,15 @@ def ratio_of(rounds: Sequence[float]) -> Ratio:
 
     Returns:
         Median and quartiles, and the median's standard error as the quartiles suggest it for normal noise:
-        1.25 x (high - low) / 1.35 / sqrt(rounds).
+        1.25 x (high - low) / 1.35 / sqrt(rounds); None for fewer than three rounds, which cannot tell.
 
     Example:
         >>> print(ratio_of([0.9, 1.0, 1.1]))
         1.000 (0.95-1.05)
     """
-    low, _, high = quantiles(rounds, n=4, method="inclusive") if len(rounds) > 1 else [rounds[0]] * 3
+    if len(rounds) < 3:
+        return Ratio(median(rounds), min(rounds), max(rounds), None)
+    low, _, high = quantiles(rounds, n=4, method="inclusive")
     return Ratio(median(rounds), low, high, 1.25 * (high - low) / 1.35 / len(rounds) ** 0.5)
 
 
@@ -88,14 +90,14 @@ class Goal:
     Attributes:
         what: The number.
         measured: Its value here; the verdict goes by this alone.
-        error: Standard error of that value.
+        error: Standard error of that value; None if too few rounds were measured to tell.
         bound: What was promised.
         at_least: True if more is better.
     """
 
     what: str
     measured: float
-    error: float
+    error: float | None
     bound: float
     at_least: bool
 
@@ -137,8 +139,10 @@ def memory_ratio(used: Memory, kind: str) -> Ratio:
     """Compare peak memory: each process of Phalanx's with Keras's median, Keras's spread in the error."""
     theirs = ratio_of(used[KERAS][kind])
     ours = ratio_of([size / theirs.median for size in used[PHALANX][kind]])
+    if ours.error is None or theirs.error is None:
+        return ours
     error = ours.median * ((ours.error / ours.median) ** 2 + (theirs.error / theirs.median) ** 2) ** 0.5
-    return Ratio(ours.median, ours.low, ours.high, error)
+    return replace(ours, error=error)
 
 
 def report(
@@ -152,7 +156,7 @@ def report(
         [
             goal.what,
             f"{goal.measured:.3f}",
-            f"{goal.error:.3f}",
+            "?" if goal.error is None else f"{goal.error:.3f}",
             f"{'>=' if goal.at_least else '<='} {goal.bound:.2f}",
             "met" if goal.met else "missed",
         ]

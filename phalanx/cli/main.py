@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -43,7 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _check_command(arguments)
         ours, rest = run.split(arguments[1:]) if arguments[:1] == ["run"] else (arguments[1:], [])
-        options = _parser().parse_args([*arguments[:1], *ours])
+        options, unknown = _parser().parse_known_args([*arguments[:1], *ours])
+        if unknown:
+            program = " ".join(["phalanx", *filter(None, [options.command])])
+            raise _UsageError(
+                message(
+                    f"Options are those of `{program} --help`.", f"{' '.join(unknown)}", f"{program} --help"
+                )
+            )
         options.rest = rest
         if options.command is None:
             _parser().print_help()
@@ -60,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Distributed training for Keras 3 models on the JAX engine.",
         epilog=_TEACH,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"phalanx {phalanx.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
@@ -73,5 +82,5 @@ def _check_command(arguments: Sequence[str]) -> None:
     if first.startswith("-") or first in _COMMANDS:
         return
     near = difflib.get_close_matches(first, _COMMANDS, n=1)
-    guess = near[0] if near else "run train.py" if first.endswith(".py") else "--help"
+    guess = near[0] if near else f"run {shlex.quote(first)}" if first.endswith(".py") else "--help"
     raise _UsageError(message(f"Commands are: {', '.join(_COMMANDS)}.", f"{first!r}", f"phalanx {guess}"))

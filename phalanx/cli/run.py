@@ -9,25 +9,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.errors import DeviceError, SettingError, message
+from phalanx.errors import DeviceError, SettingError, UnsupportedError, message
 from phalanx.host import accelerators, env, files, machine, procs
 
 _TEACH = """\
 what is set, and only where you have not set it yourself:
   KERAS_BACKEND=jax          Phalanx trains on Keras's JAX backend
-  CPU replicas:
-    JAX_PLATFORMS=cpu        no search for accelerators
-    NPROC                    a thread pool large enough for all replicas to meet
-  and for --replicas N, which wins over the environment:
-    JAX_NUM_CPU_DEVICES=N    on a machine without an accelerator
-    CUDA_VISIBLE_DEVICES     the first N of the GPUs that are visible
+  with CPU replicas:
+    JAX_PLATFORMS=cpu        JAX does not look for accelerators
+    NPROC                    threads enough for all replicas to meet (twice N, or the cores)
+  and what --replicas N sets, also over a value of yours:
+    JAX_NUM_CPU_DEVICES=N    where there is no accelerator
+    CUDA_VISIBLE_DEVICES     the first N of the GPUs that you made visible
 
 The script then replaces this process: its exit code, signals and output are its own.
+To develop on CPU replicas though there is a GPU, set JAX_PLATFORMS=cpu.
 
 examples:
+  phalanx run train.py                              every accelerator, or one CPU replica
   phalanx run --replicas 2 train.py --epochs 3      --epochs goes to the script
   phalanx run --replicas 8 -m pytest tests          a module instead of a script
+  phalanx run -- -odd-name.py                       a script whose name starts with a dash
 """
+
+_TAKES_A_VALUE = ("--replicas",)
+_MANY = 64
+_VISIBLE = {"NVIDIA GPU": "CUDA_VISIBLE_DEVICES", "AMD GPU": "HIP_VISIBLE_DEVICES"}
+_TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1"}  # chips of one process -> their grid
 
 
 @dataclass(frozen=True)
@@ -37,14 +45,21 @@ class RunPlan:
     Args:
         reason: What runs where, and why.
         changes: Variables to set.
+        warning: What to think about before it runs, if anything.
     """
 
     reason: str
     changes: Mapping[str, str] = field(default_factory=dict)
+    warning: str | None = None
 
 
 def describe(commands: Any, name: str) -> None:
-    """Add this command to the parser."""
+    """Add this command to the parser.
+
+    Args:
+        commands: What `ArgumentParser.add_subparsers` returned.
+        name: The word on the command line.
+    """
     parser = commands.add_parser(
         name,
         help="run a script on N replicas of this machine",
@@ -52,6 +67,7 @@ def describe(commands: Any, name: str) -> None:
         epilog=_TEACH,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="phalanx run [--replicas N] (script.py | -m module) [arguments ...]",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--replicas", metavar="N", help="model copies (default: every accelerator, or one CPU replica)"
@@ -63,6 +79,12 @@ def describe(commands: Any, name: str) -> None:
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Cut a command line into what is ours and what belongs to the script, which argparse must not touch.
 
+    Args:
+        arguments: What stands behind `phalanx run`.
+
+    Returns:
+        Our options; the script with its arguments (or a module's arguments, where `-m` is ours).
+
     Example:
         >>> split(["--replicas", "2", "train.py", "--replicas", "7"])
         (['--replicas', '2'], ['train.py', '--replicas', '7'])
@@ -71,21 +93,28 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
-        if arguments[at] == "--":
+        word = arguments[at]
+        if word == "--":
             return list(arguments[:at]), list(arguments[at + 1 :])
-        if arguments[at] == "-m":
-            at += 2
+        if word.startswith("-m"):
+            at += 2 if word == "-m" else 1
             break
-        at += 2 if arguments[at] == "--replicas" else 1
+        at += 2 if word in _TAKES_A_VALUE else 1
     return list(arguments[:at]), list(arguments[at:])
 
 
 def act(options: argparse.Namespace) -> None:
-    """Decide, say it in one line, and become the script."""
+    """Decide, say it in one line, and become the script.
+
+    Args:
+        options: The parsed command line, with `rest` untouched.
+    """
     replicas = _whole_number(options.replicas)
     arguments = _script_arguments(options.module, options.rest)
     environ = env.snapshot()
     plan = plan_run(replicas, environ, accelerators.look(), machine.cpu_count())
+    if plan.warning:
+        print(f"phalanx: warning: {plan.warning}", file=sys.stderr)
     print(f"phalanx: {plan.reason}", file=sys.stderr)
     procs.become_python(arguments, {**environ, **plan.changes})
 
@@ -106,7 +135,8 @@ def plan_run(
 
     Raises:
         DeviceError: More replicas than accelerators.
-        SettingError: Keras is told to use another backend.
+        SettingError: The environment asks for another Keras backend, or for a platform that is not there.
+        UnsupportedError: A part of a TPU host that cannot be cut out.
 
     Example:
         >>> plan_run(2, {}, accelerators.Accelerators(), cpus=2).changes["JAX_NUM_CPU_DEVICES"]
@@ -121,62 +151,126 @@ def plan_run(
                 "export KERAS_BACKEND=jax",
             )
         )
+    platforms = [each for each in environ.get("JAX_PLATFORMS", "").split(",") if each]
+    if platforms[:1] == ["cpu"]:
+        return _on_cpu(replicas, environ, f"JAX_PLATFORMS={','.join(platforms)}", cpus)
+    if found.kind is None:
+        why = "no accelerator found"
+    elif not found.usable:
+        why = f"{_many(found.count, found.kind)} found, but JAX's plugin is not installed"
+    else:
+        variable = _VISIBLE.get(found.kind)
+        chosen = environ.get(variable) if variable else None
+        visible = _visible(chosen, found.count)
+        if visible:
+            return _on_accelerators(replicas, found, visible)
+        why = f"{variable}={chosen} hides {_many(found.count, found.kind)}"
+    if platforms and "cpu" not in platforms:
+        if replicas is None:  # JAX may know an accelerator that we do not
+            return RunPlan(f"JAX_PLATFORMS={','.join(platforms)} ({why})", {"KERAS_BACKEND": "jax"})
+        raise SettingError(
+            message(
+                "JAX must be allowed to use what --replicas counts.",
+                f"JAX_PLATFORMS={','.join(platforms)} ({why})",
+                f"JAX_PLATFORMS=cpu phalanx run --replicas {replicas} train.py",
+            )
+        )
+    return _on_cpu(replicas, environ, why, cpus)
+
+
+def _on_cpu(replicas: int | None, environ: Mapping[str, str], why: str, cpus: int) -> RunPlan:
     changes = {"KERAS_BACKEND": "jax"}
-    only_cpu = environ.get("JAX_PLATFORMS") == "cpu"
-    if found.kind and found.usable and not only_cpu:
-        return _on_accelerators(replicas, environ, found, changes)
-    why = "no accelerator found"
-    if found.kind:
-        why = "JAX_PLATFORMS=cpu" if only_cpu else f"{found.count} {found.kind}s, but JAX's plugin is missing"
-    if replicas is None:
-        return RunPlan(f"CPU ({why}; --replicas N for N of them)", changes)
-    if not environ.get("JAX_PLATFORMS"):
-        changes["JAX_PLATFORMS"] = "cpu"
+    name, asked = _asked_for(environ)
+    count = replicas or asked
+    if count is None:
+        return RunPlan(f"1 CPU replica ({why}; --replicas N makes N)", changes)
     if not environ.get("NPROC"):
-        changes["NPROC"] = str(max(cpus, 2 * replicas))
-    changes["JAX_NUM_CPU_DEVICES"] = str(replicas)
-    asked = _asked_for(environ)
-    note = f"; --replicas wins over {asked}" if asked and not asked.endswith(f"={replicas}") else ""
-    return RunPlan(f"{replicas} CPU replica{'s'[: replicas != 1]} ({why}{note})", changes)
+        # Threads that wait for each other: twice the replicas never stopped, one more than them did.
+        changes["NPROC"] = str(max(cpus, 2 * count))
+    if replicas is not None:
+        changes["JAX_NUM_CPU_DEVICES"] = str(replicas)
+        if not environ.get("JAX_PLATFORMS"):
+            changes["JAX_PLATFORMS"] = "cpu"
+    note = "" if name is None or asked == replicas else f"; --replicas wins over {name}={asked}"
+    if replicas is None:
+        note = f"; {name}={asked}"
+    warning = None
+    if count > _MANY:
+        warning = message(
+            "CPU replicas share the cores of this machine; they test code and do not make it faster.",
+            f"{count} replicas on {_many(cpus, 'core')}",
+            "phalanx run --replicas 8 train.py",
+        )
+    return RunPlan(f"{_many(count, 'CPU replica')} ({why}{note})", changes, warning)
 
 
-def _on_accelerators(
-    replicas: int | None,
-    environ: Mapping[str, str],
-    found: accelerators.Accelerators,
-    changes: dict[str, str],
-) -> RunPlan:
-    chosen = environ.get("CUDA_VISIBLE_DEVICES") if found.kind == "gpu" else None
-    visible = [each.strip() for each in chosen.split(",")] if chosen else [str(i) for i in range(found.count)]
+def _on_accelerators(replicas: int | None, found: accelerators.Accelerators, visible: list[str]) -> RunPlan:
+    kind = str(found.kind)
     replicas = len(visible) if replicas is None else replicas
     if replicas > len(visible):
         raise DeviceError(
             message(
                 "Each replica has an accelerator of its own.",
-                f"--replicas {replicas}, but {len(visible)} {found.kind}s are visible",
-                f"phalanx run --replicas {len(visible)} ...   # or JAX_PLATFORMS=cpu for CPU replicas",
+                f"--replicas {replicas}, but {_many(len(visible), f'visible {kind}')}",
+                f"phalanx run --replicas {len(visible)} train.py"
+                f"   # or JAX_PLATFORMS=cpu phalanx run --replicas {replicas} train.py",
             )
         )
-    if replicas < len(visible):
-        if found.kind == "gpu":
-            changes["CUDA_VISIBLE_DEVICES"] = ",".join(visible[:replicas])
-        else:
-            changes["TPU_VISIBLE_CHIPS"] = ",".join(visible[:replicas])
-    return RunPlan(f"{replicas} of {len(visible)} {found.kind}s", changes)
+    changes = {"KERAS_BACKEND": "jax"}
+    if replicas == len(visible):
+        return RunPlan(_many(replicas, kind), changes)
+    if kind in _VISIBLE:
+        changes[_VISIBLE[kind]] = ",".join(visible[:replicas])
+    else:
+        chips, half = divmod(replicas, found.devices_per_chip)
+        if half or chips not in _TPU_BOUNDS:
+            sizes = ", ".join(str(size * found.devices_per_chip) for size in _TPU_BOUNDS)
+            raise UnsupportedError(
+                message(
+                    f"A part of this TPU host has {sizes} devices.",
+                    f"--replicas {replicas} of {len(visible)}",
+                    'strategy = phalanx.MirroredStrategy(devices=["tpu:0", "tpu:1", "tpu:2"])'
+                    "   # in the script",
+                )
+            )
+        changes["TPU_VISIBLE_CHIPS"] = ",".join(str(chip) for chip in range(chips))
+        changes["TPU_CHIPS_PER_PROCESS_BOUNDS"] = _TPU_BOUNDS[chips]
+        changes["TPU_PROCESS_BOUNDS"] = "1,1,1"
+    return RunPlan(f"{replicas} of {_many(len(visible), kind)}", changes)
 
 
-def _asked_for(environ: Mapping[str, str]) -> str | None:
-    """How the environment asks for a number of CPU devices, if it does."""
-    if environ.get("JAX_NUM_CPU_DEVICES"):
-        return f"JAX_NUM_CPU_DEVICES={environ['JAX_NUM_CPU_DEVICES']}"
-    forced = re.search(r"--xla_force_host_platform_device_count=\d+", environ.get("XLA_FLAGS", ""))
-    return forced.group(0) if forced else None
+def _visible(chosen: str | None, count: int) -> list[str]:
+    """The GPUs that a user's list leaves visible; like CUDA, it ends at the first that is not there."""
+    if chosen is None:
+        return [str(index) for index in range(count)]
+    visible = []
+    for each in (name.strip() for name in chosen.split(",")):
+        there = int(each) < count if each.isdecimal() else each.startswith(("GPU-", "MIG-"))
+        if not there:
+            break
+        visible.append(each)
+    return visible
+
+
+def _asked_for(environ: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """How the environment asks for a number of CPU devices, if it does; of the two, JAX's own wins."""
+    own = environ.get("JAX_NUM_CPU_DEVICES", "")
+    if re.fullmatch(r"[0-9]{1,9}", own):
+        return "JAX_NUM_CPU_DEVICES", int(own)
+    forced = re.findall(
+        r"--xla_force_host_platform_device_count=([0-9]{1,9})\b", environ.get("XLA_FLAGS", "")
+    )
+    return ("--xla_force_host_platform_device_count", int(forced[-1])) if forced else (None, None)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s'[: count != 1]}"
 
 
 def _whole_number(text: str | None) -> int | None:
     if text is None:
         return None
-    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise SettingError(
             message(
                 "A number of replicas is a whole number, 1 or more.",
@@ -191,15 +285,12 @@ def _script_arguments(module: str | None, rest: list[str]) -> list[str]:
     """What stands behind `python`: the script or module, then the rest untouched."""
     if module is not None:
         return ["-m", module, *rest]
-    script = rest[0] if rest else None
-    found = "nothing" if script is None else files.kind(script)
-    if found == "folder" and files.kind(f"{script}/__main__.py") == "file":
-        found = "file"
-    if script is None or found != "file":
-        where = "a folder" if found == "folder" else "not there"
-        what = "no script" if script is None else f"{script!r}, which is {where}"
-        raise SettingError(
-            message("`phalanx run` needs a script.", what, "phalanx run --replicas 2 train.py")
-        )
-    # A path that starts with a dash must not be read as an option of Python's.
-    return [f"./{script}" if script.startswith("-") else script, *rest[1:]]
+    if not rest:
+        received = "no script"
+    elif files.kind(rest[0]) == "nothing":
+        received = f"{rest[0]!r}, which is not there"
+    elif files.kind(rest[0]) == "folder" and files.kind(f"{rest[0]}/__main__.py") == "nothing":
+        received = f"{rest[0]!r}, which is a folder without a __main__.py"
+    else:
+        return ["--", *rest]  # behind it, Python takes no name for an option
+    raise SettingError(message("`phalanx run` runs a script.", received, "phalanx run --replicas 2 train.py"))

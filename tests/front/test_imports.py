@@ -43,4 +43,5 @@ def test_optional_libraries_are_not_imported_by_training():
         "    model.compile('sgd', 'mse')\n"
         "model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)"
     )
-    assert loaded_after(code) == ["['jax', 'keras', 'numpy']"]
+    # Keras itself imports pandas where it is installed: compare with what plain Keras loads.
+    assert loaded_after(code) == loaded_after("import keras", KERAS_BACKEND="jax")

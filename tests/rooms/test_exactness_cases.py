@@ -8,6 +8,9 @@ from keras import layers
 
 from tests.rooms.cases import CASES, assert_equal, built, everything, mlp, oracle, regression, replicas, train
 
+# MeanIoU asks JAX for int64, on one device as on many.
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")
+
 EVERYWHERE = [name for name, case in CASES.items() if case.everywhere]
 
 

@@ -1,20 +1,17 @@
 """Arrays of every make give the one-device result, for any number of rows; the oracle of all input tests."""
 
+import jax
 import keras
 import numpy as np
 import pytest
-import scipy.sparse
-from cases import CASES, flat
 from jax.experimental import sparse
 from keras import layers
-from oracle import assert_equal, fresh, mirrored
 
-jax = pytest.importorskip("jax")
-pandas = pytest.importorskip("pandas")
+from tests.rooms.cases import CASES, assert_equal, built, replicas
 
 BATCH = 32
-DATA = flat(200)
-X, Y = DATA["x"], DATA["y"]
+X = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
+Y = (X[:, :1] > 0).astype("float32")
 W = np.random.default_rng(1).uniform(0.1, 2, 200).astype("float32")
 
 _models, _oracles = {}, {}
@@ -29,7 +26,7 @@ class Seen(layers.Layer):
 
     def call(self, x, training=False):
         counter = self.trained if training else self.looked_at
-        counter.assign_add(float(x.shape[0]) if x.shape[0] else 0.0)
+        counter.assign_add(keras.ops.cast(keras.ops.shape(x)[0], "float32"))
         return x
 
 
@@ -42,15 +39,15 @@ def counting(sparse=False):
     return model
 
 
-def model_on(replicas):
+def model_on(count):
     """The model M with row counters at its initial values, under a strategy or plain (None).
 
     Compiled steps stay from test to test; what waits for a first batch is tested with fresh models.
     """
-    if replicas not in _models:
-        model = fresh(counting, replicas and mirrored(replicas))
-        _models[replicas] = model, [np.asarray(v.value) for v in all_variables(model)]
-    model, initial = _models[replicas]
+    if count not in _models:
+        model = built(counting, count and replicas(count))
+        _models[count] = model, [np.asarray(v.value) for v in all_variables(model)]
+    model, initial = _models[count]
     for variable, value in zip(all_variables(model), initial, strict=True):
         variable.assign(value)
     return model
@@ -63,8 +60,7 @@ def all_variables(model):
 def outcome(model, make, rows, *, held_out=13, batch_size=None, epochs=2, weighted=False, **fit):
     """Fit with validation, evaluate, predict; everything that came out, by name.
 
-    `make(*columns)` turns arrays into what the user passes: one object, or a tuple of columns. Options named
-    `steps` are made for `rows` by `fit_steps`; arrays alone take a batch size.
+    `make(*columns)` turns arrays into what the user passes: one object, or a tuple of columns.
     """
     columns = (X, Y, W) if weighted else (X, Y)
     sized = {} if batch_size is None else {"batch_size": batch_size}
@@ -100,22 +96,22 @@ def expected(rows, *, batch_size=BATCH, epochs=2, held_out=13, weighted=False):
             weighted=weighted,
             shuffle=False,
         )
-        assert _oracles[key]["seen/trained"] == epochs * rows
+        assert _oracles[key]["sequential/seen/trained"] == epochs * rows
     return _oracles[key]
 
 
 def check(got, rows, **options):
     """All results equal one device; every row was trained on once per epoch and predicted once."""
-    assert_equal(expected(rows, **options), got)
-    assert got["seen/trained"] == options.get("epochs", 2) * rows
+    assert_equal(got, expected(rows, **options))
+    assert got["sequential/seen/trained"] == options.get("epochs", 2) * rows
     assert got["predict"].shape == (rows, 1)
 
 
-@pytest.mark.parametrize("replicas", [4, 8])
+@pytest.mark.parametrize("count", [4, 8])
 @pytest.mark.parametrize("rows, batch_size", [(70, 32), (67, 32), (65, 32), (64, 32), (6, 3), (3, 32), (1, 32)])
-def test_any_number_of_rows_equals_one_device_and_no_row_is_lost_or_repeated(rows, batch_size, replicas):
+def test_any_number_of_rows_equals_one_device_and_no_row_is_lost_or_repeated(rows, batch_size, count):
     options = {"batch_size": batch_size, "held_out": min(rows, 13)}
-    got = outcome(model_on(replicas), as_arrays, rows, shuffle=False, **options)
+    got = outcome(model_on(count), as_arrays, rows, shuffle=False, **options)
     check(got, rows, **options)
 
 
@@ -143,11 +139,13 @@ def as_jax_split_over_devices(*columns):
 
 
 def as_pandas(x, *rest):
+    pandas = pytest.importorskip("pandas")
     series = [pandas.Series(column.reshape(-1), name="y") for column in rest]
     return (pandas.DataFrame(x, columns=list("abcdefgh")), *series)
 
 
 def as_frames_with_other_index(x, y):
+    pandas = pytest.importorskip("pandas")
     index = np.arange(len(x))[::-1]  # rows go by position, whatever their labels
     return pandas.DataFrame(x, index=index), pandas.DataFrame(y, index=index)
 
@@ -186,69 +184,77 @@ def test_whole_numbers_equal_one_device():
     x = np.random.default_rng(2).integers(-3, 4, (70, 8))  # int64, which JAX takes as int32
     y = (x[:, :1] > 0).astype("bool")
     results = []
-    for replicas in (None, 4):
-        model = model_on(replicas)
+    for count in (None, 4):
+        model = model_on(count)
         history = model.fit(x, y, shuffle=False, epochs=2, verbose=0)
         results.append({"loss": np.array(history.history["loss"]), "predict": model.predict(x, verbose=0)})
-    assert_equal(*results)
+    assert_equal(*reversed(results))
 
 
-SPARSE = np.where(X[:70] > 0.5, X[:70], 0).astype("float32")
+SPARSE = np.zeros((7, 8), "float32")
+SPARSE[np.arange(7), np.arange(7)] = X[:7, 0]
+SPARSE[np.arange(7), np.arange(1, 8)] = X[:7, 1]  # two numbers in each row: batches of one shape compile once
 
 
-@pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, sparse.BCOO.fromdense], ids=["scipy", "jax"])
+def as_scipy(x):
+    return pytest.importorskip("scipy.sparse").csr_matrix(x)
+
+
+@pytest.mark.parametrize("make", [as_scipy, sparse.BCOO.fromdense], ids=["scipy", "jax"])
 def test_sparse_features_equal_one_device_with_the_same_rows_dense(make):
     results = []
-    for strategy, x in ((None, SPARSE), (mirrored(4), make(SPARSE))):
-        model = fresh(lambda: counting(sparse=True), strategy)
-        history = model.fit(x, Y[:70], shuffle=False, epochs=2, verbose=0).history
+    for strategy, x in ((None, SPARSE), (replicas(4), make(SPARSE))):
+        model = built(lambda: counting(sparse=True), strategy)
+        history = model.fit(x, Y[:7], batch_size=4, shuffle=False, epochs=2, verbose=0).history
         results.append({f"history/{name}": np.array(values) for name, values in history.items()})
-        results[-1]["evaluate"] = np.array(model.evaluate(x, Y[:70], verbose=0))
-        results[-1]["predict"] = model.predict(x, verbose=0)
+        results[-1]["evaluate"] = np.array(model.evaluate(x, Y[:7], batch_size=4, verbose=0))
+        results[-1]["predict"] = model.predict(x, batch_size=4, verbose=0)
         results[-1] |= {v.path: np.asarray(v.value) for v in model.variables}
-    assert_equal(*results)
-    assert results[1]["predict"].shape == (70, 1)
+    assert_equal(*reversed(results))
+    assert results[1]["predict"].shape == (7, 1)
 
 
 def test_validation_split_with_a_remainder_equals_one_device():
     results = []
-    for replicas in (None, 4):
-        model = model_on(replicas)
+    for count in (None, 4):
+        model = model_on(count)
         history = model.fit(X[:100], Y[:100], validation_split=0.17, epochs=2, shuffle=False, verbose=0).history
         results.append({name: np.array(values) for name, values in history.items()})
         assert float(model.get_layer("seen").trained.value) == 2 * 83
         assert float(model.get_layer("seen").looked_at.value) == 2 * 17
-    assert_equal(*results)
+    assert_equal(*reversed(results))
     assert set(results[0]) == {"loss", "mae", "val_loss", "val_mae"}
 
 
 @pytest.mark.parametrize("make", [as_jax, as_pandas])
 def test_validation_split_takes_the_last_rows_of_arrays_of_every_make(make):
     results = []
-    for replicas, kind in ((None, as_arrays), (4, make)):
-        history = model_on(replicas).fit(*kind(X[:100], Y[:100]), validation_split=0.17, shuffle=False, verbose=0)
+    for count, kind in ((None, as_arrays), (4, make)):
+        history = model_on(count).fit(*kind(X[:100], Y[:100]), validation_split=0.17, shuffle=False, verbose=0)
         results.append({name: np.array(values) for name, values in history.history.items()})
-    assert_equal(*results)
+    assert_equal(*reversed(results))
 
 
 def test_a_full_training_set_with_an_odd_validation_set_equals_one_device():
     check(outcome(model_on(4), as_arrays, 64, held_out=70, shuffle=False), 64, held_out=70)
 
 
-@pytest.mark.parametrize("name", ["dicts_in_and_out", "lists_in_and_out"])
+@pytest.mark.parametrize("name", ["lists in and out", "dicts in and out"])
 @pytest.mark.parametrize("rows", [37, 3])
 def test_several_outputs_keep_their_structure_and_have_exactly_n_rows_in_order(name, rows):
-    build, data = CASES[name]
-    x = data(rows)["x"]
-    plain, ours = (fresh(build, s).predict(x, batch_size=16, verbose=0) for s in (None, mirrored(4)))
-    assert type(ours) is type(plain)
-    for a, b in zip(keras.tree.flatten(plain), keras.tree.flatten(ours), strict=True):
-        assert b.shape == (rows, 1)
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    case = CASES[name]
+    x = keras.tree.map_structure(lambda column: column[:rows], case.data().x)
+    plain, ours = (built(case.build, s).predict(x, batch_size=16, verbose=0) for s in (None, replicas(4)))
+    keras.tree.assert_same_structure(plain, ours)
+    outputs = keras.tree.flatten(plain), keras.tree.flatten(ours)
+    assert len(outputs[0]) > 1
+    for one, four in zip(*outputs, strict=True):
+        assert len(four) == rows
+        np.testing.assert_allclose(four, one, atol=1e-5)
 
 
 def test_predicted_rows_come_in_the_order_of_the_input():
-    with mirrored(4).scope():
+    with replicas(4).scope():
         model = keras.Sequential([keras.Input((1,)), layers.Identity()])
     x = np.arange(67, dtype="float32")[:, None]
     np.testing.assert_array_equal(model.predict(x, batch_size=16, verbose=0), x)
@@ -263,7 +269,7 @@ def test_shuffling_reads_every_row_exactly_once_per_epoch():
             self.seen.assign_add(keras.ops.sum(keras.ops.one_hot(x[:, 0], 16), axis=0))
             return keras.ops.cast(x, "float32")
 
-    with mirrored(4).scope():
+    with replicas(4).scope():
         model = keras.Sequential([keras.Input((1,), dtype="int32"), Ids(), layers.Dense(1)])
         model.compile("sgd", "mse")
     ids = np.arange(16, dtype="int32")[:, None]
