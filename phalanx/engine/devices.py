@@ -141,7 +141,9 @@ def _make_cpu_devices(count: int) -> None:
     if has_started():
         return
     forced = _FORCED.search(env.read("XLA_FLAGS") or "")
-    already = max(jax.config.jax_num_cpu_devices, int(forced.group(1)) if forced else 1)
+    already = jax.config.jax_num_cpu_devices  # where it is set, JAX ignores the flag
+    if already < 0:
+        already = int(forced.group(1)) if forced else 1
     if count > already:
         env.set_default("NPROC", str(max(machine.cpu_count(), 2 * count)))
         jax.config.update("jax_num_cpu_devices", count)

@@ -164,7 +164,9 @@ def _compiled(model: keras.Model, optimizer: Any = None, loss: Any = "mse", **re
     return model
 
 
-def _net(*stack: layers.Layer, optimizer: Any = None, loss: Any = "mse", shape: Any = (6,), **rest: Any) -> keras.Model:
+def _net(
+    *stack: layers.Layer, optimizer: Any = None, loss: Any = "mse", shape: Any = (6,), **rest: Any
+) -> keras.Model:
     """A sequential model, compiled."""
     model = keras.Sequential([keras.Input(shape), *stack])
     return _compiled(model, optimizer, loss, **rest)
@@ -214,7 +216,13 @@ def batch_normalization() -> keras.Model:
 
 
 def layer_normalization() -> keras.Model:
-    stack = [layers.Dense(16), layers.LayerNormalization(), layers.GroupNormalization(4), layers.ReLU(), layers.Dense(1)]
+    stack = [
+        layers.Dense(16),
+        layers.LayerNormalization(),
+        layers.GroupNormalization(4),
+        layers.ReLU(),
+        layers.Dense(1),
+    ]
     return _net(*stack)
 
 
@@ -230,7 +238,9 @@ def random_layers() -> keras.Model:
 
 
 def spectral_normalization() -> keras.Model:
-    return _net(layers.SpectralNormalization(layers.Dense(8, activation="tanh")), layers.PReLU(), layers.Dense(1))
+    return _net(
+        layers.SpectralNormalization(layers.Dense(8, activation="tanh")), layers.PReLU(), layers.Dense(1)
+    )
 
 
 def embedding() -> keras.Model:
@@ -257,7 +267,9 @@ def masked_loss() -> keras.Model:
 
 def stateful_lstm() -> keras.Model:
     """Its states are variables of (batch, units); a fixed batch is what stateful layers ask for."""
-    model = keras.Sequential([keras.Input(batch_shape=(6, 4, 3)), layers.LSTM(5, stateful=True), layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input(batch_shape=(6, 4, 3)), layers.LSTM(5, stateful=True), layers.Dense(1)]
+    )
     return _compiled(model)
 
 
@@ -272,7 +284,9 @@ def attention() -> keras.Model:
 
 
 def regularised() -> keras.Model:
-    hidden = layers.Dense(16, activation="relu", kernel_regularizer="l2", activity_regularizer=keras.regularizers.L1(0.01))
+    hidden = layers.Dense(
+        16, activation="relu", kernel_regularizer="l2", activity_regularizer=keras.regularizers.L1(0.01)
+    )
     return _net(hidden, layers.Dense(1, bias_regularizer="l1"), metrics=["mae"])
 
 
@@ -356,7 +370,11 @@ class Subclassed(keras.Model):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.hidden, self.drop, self.out = layers.Dense(8, activation="relu"), layers.Dropout(0.3), layers.Dense(1)
+        self.hidden, self.drop, self.out = (
+            layers.Dense(8, activation="relu"),
+            layers.Dropout(0.3),
+            layers.Dense(1),
+        )
 
     def call(self, x, training=False):
         return self.out(self.drop(self.hidden(x), training=training))
@@ -368,7 +386,8 @@ def built_by_first_batch() -> keras.Model:
 
 def frozen() -> keras.Model:
     base = keras.Sequential(
-        [keras.Input((6,)), layers.Dense(8, use_bias=False), layers.BatchNormalization(), layers.ReLU()], name="base"
+        [keras.Input((6,)), layers.Dense(8, use_bias=False), layers.BatchNormalization(), layers.ReLU()],
+        name="base",
     )
     base.trainable = False
     return _net(base, layers.Dense(4, activation="tanh"), layers.Dense(1))
@@ -376,7 +395,13 @@ def frozen() -> keras.Model:
 
 def lora() -> keras.Model:
     model = keras.Sequential(
-        [keras.Input((5,)), layers.Embedding(12, 4), layers.Flatten(), layers.Dense(8, activation="relu"), layers.Dense(3)]
+        [
+            keras.Input((5,)),
+            layers.Embedding(12, 4),
+            layers.Flatten(),
+            layers.Dense(8, activation="relu"),
+            layers.Dense(3),
+        ]
     )
     model.layers[0].enable_lora(2)
     model.layers[2].enable_lora(3)
@@ -453,7 +478,11 @@ class OwnTestStep(keras.Model):
         trainable, non_trainable, values = state
         x, y = data
         y_pred, non_trainable = self.stateless_call(trainable, non_trainable, x, training=False)
-        logs = {"spread": ops.max(y_pred) - ops.min(y_pred), "bias": ops.mean(y_pred - y), "rows": ops.shape(x)[0]}
+        logs = {
+            "spread": ops.max(y_pred) - ops.min(y_pred),
+            "bias": ops.mean(y_pred - y),
+            "rows": ops.shape(x)[0],
+        }
         return logs, (trainable, non_trainable, values)
 
 
@@ -503,7 +532,9 @@ def _with(optimizer: Callable[[], Any], **rest: Any) -> Callable[[], keras.Model
 BFLOAT16, FLOAT16 = 4 * 2.0**-7, 4 * 2.0**-10
 
 CASES = {
-    "dense": Case(build=lambda: _classifier(layers.Dense(16, activation="relu"), shape=(6,)), data=three_classes),
+    "dense": Case(
+        build=lambda: _classifier(layers.Dense(16, activation="relu"), shape=(6,)), data=three_classes
+    ),
     "conv, batch norm, dropout, Adam": Case(build=conv_bn_dropout, data=images, everywhere=True),
     "separable and transposed conv": Case(build=conv_kinds, data=images),
     "batch norm": Case(build=batch_normalization, data=regression),
@@ -519,23 +550,36 @@ CASES = {
     "attention": Case(build=attention, data=sentences, everywhere=True),
     "regularisers": Case(build=regularised, data=regression, everywhere=True),
     "add_loss": Case(build=added_loss, data=regression),
-    "loss by sum": Case(build=lambda: mlp(optimizers.SGD(0.005), losses.MeanSquaredError("sum")), data=regression, everywhere=True),
+    "loss by sum": Case(
+        build=lambda: mlp(optimizers.SGD(0.005), losses.MeanSquaredError("sum")),
+        data=regression,
+        everywhere=True,
+    ),
     "loss by mean": Case(build=_reduced("mean"), data=regression),
     "loss by mean_with_sample_weight": Case(build=_reduced("mean_with_sample_weight"), data=sample_weighted),
     "loss by none with weights": Case(
         build=lambda: _two_layers(WeightedByHand, losses.MeanSquaredError(None)), data=sample_weighted
     ),
-    "SGD with momentum": Case(build=_with(lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True)), data=regression),
+    "SGD with momentum": Case(
+        build=_with(lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True)), data=regression
+    ),
     "SGD with clipnorm": Case(build=_with(lambda: optimizers.SGD(0.1, clipnorm=0.1)), data=regression),
-    "Adam with global_clipnorm": Case(build=_with(lambda: optimizers.Adam(0.01, global_clipnorm=0.1)), data=regression),
+    "Adam with global_clipnorm": Case(
+        build=_with(lambda: optimizers.Adam(0.01, global_clipnorm=0.1)), data=regression
+    ),
     "SGD with clipvalue and EMA": Case(
-        build=_with(lambda: optimizers.SGD(0.05, clipvalue=0.05, use_ema=True, ema_overwrite_frequency=2)), data=regression
+        build=_with(lambda: optimizers.SGD(0.05, clipvalue=0.05, use_ema=True, ema_overwrite_frequency=2)),
+        data=regression,
     ),
     "AdamW with clipnorm and EMA, fit twice": Case(build=adamw_ema, data=regression, fits=2),
-    "RMSprop": Case(build=_with(lambda: optimizers.RMSprop(0.01, centered=True, momentum=0.5)), data=regression),
+    "RMSprop": Case(
+        build=_with(lambda: optimizers.RMSprop(0.01, centered=True, momentum=0.5)), data=regression
+    ),
     "gradient accumulation": Case(build=accumulated, data=regression),
     "learning-rate schedule": Case(build=scheduled, data=regression),
-    "sample_weight": Case(build=_with(lambda: None, weighted_metrics=["mae"]), data=sample_weighted, everywhere=True),
+    "sample_weight": Case(
+        build=_with(lambda: None, weighted_metrics=["mae"]), data=sample_weighted, everywhere=True
+    ),
     "class_weight": Case(build=lambda: _classifier(layers.Dense(8), shape=(6,)), data=class_weighted),
     "AUC, F1, precision, counts": Case(build=counted, data=binary, everywhere=True),
     "MeanIoU": Case(build=mean_iou, data=three_classes),
@@ -568,6 +612,7 @@ def fresh(seed: int = 0) -> None:
 def replicas(count: int, **settings: Any) -> Any:
     """A strategy on `count` CPU replicas."""
     import jax
+
     import phalanx
 
     assert len(jax.devices("cpu")) >= 8, "these tests need 8 CPU devices, see tests/conftest.py"
@@ -627,7 +672,11 @@ def oracle(name: str) -> dict[str, np.ndarray]:
 
 def variables(model: keras.Model) -> list[tuple[str, keras.Variable]]:
     """Weights, own variables, optimizer slots and metric state, each with a name of its own."""
-    kinds = {"model": model.variables, "optimizer": model.optimizer.variables, "metrics": model.metrics_variables}
+    kinds = {
+        "model": model.variables,
+        "optimizer": model.optimizer.variables,
+        "metrics": model.metrics_variables,
+    }
     return [(f"{kind} {i}, {v.path}", v) for kind, part in kinds.items() for i, v in enumerate(part)]
 
 
@@ -647,7 +696,9 @@ def assert_equal(found: dict[str, Any], wanted: dict[str, Any], tolerance: float
         gap = float((np.abs(a - b) / np.maximum(1, np.abs(a))).max(initial=0))
         if not gap <= tolerance:
             apart[name] = gap
-    worst = "\n".join(f"  {gap:.1e}  {name}" for name, gap in sorted(apart.items(), key=lambda item: -item[1])[:12])
+    worst = "\n".join(
+        f"  {gap:.1e}  {name}" for name, gap in sorted(apart.items(), key=lambda item: -item[1])[:12]
+    )
     assert not apart, f"{len(apart)} of {len(wanted)} differ by more than {tolerance:.0e}:\n{worst}"
 
 

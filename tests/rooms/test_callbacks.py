@@ -24,7 +24,12 @@ def build(**compiled):
             keras.layers.Dense(1, name="d2"),
         ]
     )
-    model.compile(**({"optimizer": keras.optimizers.SGD(0.1, momentum=0.5), "loss": "mse", "metrics": ["mae"]} | compiled))
+    model.compile(
+        **(
+            {"optimizer": keras.optimizers.SGD(0.1, momentum=0.5), "loss": "mse", "metrics": ["mae"]}
+            | compiled
+        )
+    )
     return model
 
 
@@ -227,7 +232,9 @@ def test_a_callback_may_stop_training_in_the_middle_of_an_epoch(both):
             if int(callback.model.optimizer.iterations) == 5:
                 callback.model.stop_training = True
 
-        history = model.fit(X, Y, batch_size=16, epochs=4, verbose=0, shuffle=False, callbacks=[Do(batch=stop)])
+        history = model.fit(
+            X, Y, batch_size=16, epochs=4, verbose=0, shuffle=False, callbacks=[Do(batch=stop)]
+        )
         return history.epoch, history.history, model.get_weights(), int(model.optimizer.iterations)
 
     plain, ours = both(run)
@@ -272,7 +279,14 @@ def test_a_callback_may_evaluate_and_predict_while_training(both, when):
     def run(model):
         callback = Do(**{when: look})
         history = model.fit(
-            X, Y, batch_size=16, epochs=2, verbose=0, shuffle=False, callbacks=[callback], validation_split=0.25
+            X,
+            Y,
+            batch_size=16,
+            epochs=2,
+            verbose=0,
+            shuffle=False,
+            callbacks=[callback],
+            validation_split=0.25,
         )
         return callback.seen, history.history, model.get_weights(), int(model.optimizer.iterations)
 
@@ -433,7 +447,9 @@ def test_ctrl_c_from_a_callback_leaves_the_model_trained_so_far_and_usable(both)
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            model.fit(X, Y, batch_size=16, epochs=3, verbose=0, shuffle=False, callbacks=[Do(batch=interrupt)])
+            model.fit(
+                X, Y, batch_size=16, epochs=3, verbose=0, shuffle=False, callbacks=[Do(batch=interrupt)]
+            )
         state = int(model.optimizer.iterations), model.get_weights(), model.predict(X[:16], verbose=0)
         history = model.fit(X, Y, batch_size=16, verbose=0, shuffle=False)
         return state, history.history, int(model.optimizer.iterations)

@@ -44,7 +44,9 @@ def test_each_replica_computes_its_own_rows_only():
 
     class Spy(layers.Layer):
         def call(self, x):
-            jax.debug.inspect_array_sharding(x, callback=lambda s: shardings.append((s.shard_shape(x.shape), x.shape)))
+            jax.debug.inspect_array_sharding(
+                x, callback=lambda s: shardings.append((s.shard_shape(x.shape), x.shape))
+            )
             return x
 
     def build():
@@ -63,7 +65,10 @@ def test_single_batches_equal_one_device():
 
     def run(strategy):
         model = built(mlp, strategy)
-        logs = [model.train_on_batch(data.x[rows], data.y[rows]) for rows in (slice(0, 16), slice(16, 21), slice(21, 22))]
+        logs = [
+            model.train_on_batch(data.x[rows], data.y[rows])
+            for rows in (slice(0, 16), slice(16, 21), slice(21, 22))
+        ]
         logs.append(model.test_on_batch(data.x[:5], data.y[:5]))
         outputs = model.predict_on_batch(data.x[:5])
         return everything(model, "after") | {"logs": np.array(logs), "outputs": outputs}
@@ -81,7 +86,13 @@ def test_a_bias_before_batch_norm_has_a_gradient_of_noise_which_sgd_leaves_harml
 
     def build():
         model = keras.Sequential(
-            [keras.Input((6,)), layers.Dense(16, name="before"), layers.BatchNormalization(), layers.ReLU(), layers.Dense(1)]
+            [
+                keras.Input((6,)),
+                layers.Dense(16, name="before"),
+                layers.BatchNormalization(),
+                layers.ReLU(),
+                layers.Dense(1),
+            ]
         )
         model.compile(keras.optimizers.SGD(0.1), "mse")
         return model

@@ -7,7 +7,6 @@ import pytest
 from keras import layers, metrics, ops, optimizers
 
 import phalanx
-
 from tests.rooms.cases import assert_copies_equal_to_the_bit, assert_equal, built, everything, replicas
 
 X = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
@@ -64,9 +63,12 @@ def passthrough(*kinds, loss="mse"):
 
 
 @pytest.mark.parametrize(
-    "n, batch_size, normalised", [(70, 32, False), (67, 32, True), (65, 32, False), (65, 32, True), (6, 3, False)]
+    "n, batch_size, normalised",
+    [(70, 32, False), (67, 32, True), (65, 32, False), (65, 32, True), (6, 3, False)],
 )
-def test_row_2_rows_that_do_not_fill_a_batch_count_once_in_fit_evaluate_and_predict(n, batch_size, normalised):
+def test_row_2_rows_that_do_not_fill_a_batch_count_once_in_fit_evaluate_and_predict(
+    n, batch_size, normalised
+):
     def run(strategy):
         model, history = fitted(reference(normalised=normalised), strategy, n, batch_size, epochs=2)
         assert history["rows"] == [n, n]
@@ -74,9 +76,12 @@ def test_row_2_rows_that_do_not_fill_a_batch_count_once_in_fit_evaluate_and_pred
         assert results["rows"] == n
         predictions = model.predict(X[:n], batch_size=batch_size, verbose=0)
         assert predictions.shape == (n, 1)
-        return everything(model, "after") | history | {"predictions": predictions} | {
-            f"evaluate {name}": value for name, value in results.items()
-        }
+        return (
+            everything(model, "after")
+            | history
+            | {"predictions": predictions}
+            | {f"evaluate {name}": value for name, value in results.items()}
+        )
 
     assert_equal(run(replicas(4)), run(None))
 
@@ -142,7 +147,9 @@ def test_row_26_auc_f1_precision_and_counts_are_merged_and_not_averaged(count):
 @pytest.mark.parametrize("n", [64, 67])
 def test_row_22_moving_statistics_are_those_of_global_batches_and_survive_saving(n, tmp_path):
     def build():
-        model = keras.Sequential([keras.Input((8,)), layers.BatchNormalization(momentum=0.9), layers.Dense(1)])
+        model = keras.Sequential(
+            [keras.Input((8,)), layers.BatchNormalization(momentum=0.9), layers.Dense(1)]
+        )
         model.compile(optimizers.SGD(0.05), "mse", metrics=["mae"])
         return model
 
@@ -190,12 +197,18 @@ def scales(optimizer):
 
 
 @pytest.mark.parametrize("view", ["global", "replica"])
-def test_row_23_an_overflow_on_one_replica_halves_the_scale_once_and_skips_the_step_everywhere(view, tmp_path):
+def test_row_23_an_overflow_on_one_replica_halves_the_scale_once_and_skips_the_step_everywhere(
+    view, tmp_path
+):
     y = Y[:128].copy()
-    y[32 + 16] = 1e4  # step 1, first row of replica 2 of 4: a finite loss whose scaled gradient is beyond float16
+    y[32 + 16] = (
+        1e4  # step 1, first row of replica 2 of 4: a finite loss whose scaled gradient is beyond float16
+    )
     model = built(half_precision(), replicas(4, view=view))
     after = []
-    every = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: after.append(model.get_weights()))
+    every = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: after.append(model.get_weights())
+    )
     model.fit(X[:128], y, batch_size=32, shuffle=False, verbose=0, callbacks=[every])
 
     assert scales(model.optimizer) == [16384.0] * 4
@@ -249,14 +262,18 @@ def test_row_47_two_accumulated_batches_of_16_equal_one_of_32_and_carry_over_epo
     large = built(reference(lambda: optimizers.Adam(0.01)), strategy)
     large.fit(rows[0][:128], rows[1][:128], batch_size=32, shuffle=False, verbose=0)
 
-    assert int(small.optimizer.iterations) == int(large.optimizer.iterations) == 4  # the ninth is carried over
+    assert (
+        int(small.optimizer.iterations) == int(large.optimizer.iterations) == 4
+    )  # the ninth is carried over
     for a, b in zip(small.get_weights(), large.get_weights()):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_row_47_an_unfinished_cycle_and_a_schedule_leave_replicas_where_one_device_is():
     def optimizer():
-        return optimizers.Adam(optimizers.schedules.ExponentialDecay(0.05, 1, 0.5), gradient_accumulation_steps=2)
+        return optimizers.Adam(
+            optimizers.schedules.ExponentialDecay(0.05, 1, 0.5), gradient_accumulation_steps=2
+        )
 
     def run(strategy):
         model, history = fitted(reference(optimizer), strategy, 67, batch_size=16, epochs=1)
@@ -320,12 +337,15 @@ def test_row_57_clipping_acts_on_the_whole_gradient(clip):
     build = reference(lambda: optimizers.SGD(0.1, **{clip: 0.1}))
     four, one, free = (
         fitted(kind, strategy, 64)[0].get_weights()
-        for kind, strategy in [(build, replicas(4)), (build, None), (reference(lambda: optimizers.SGD(0.1)), None)]
+        for kind, strategy in [
+            (build, replicas(4)),
+            (build, None),
+            (reference(lambda: optimizers.SGD(0.1)), None),
+        ]
     )
     for a, b in zip(four, one):
         np.testing.assert_allclose(a, b, atol=1e-6)
     assert max(np.abs(a - b).max() for a, b in zip(one, free)) > 1e-3, "nothing was clipped"
-
 
 
 # ------------------------------------------------------------------- row 46: every device does its share

@@ -66,7 +66,9 @@ def outcome(model, make, rows, *, held_out=13, batch_size=None, epochs=2, weight
     sized = {} if batch_size is None else {"batch_size": batch_size}
     data = lambda n, parts: _as_arguments(make(*(part[:n] for part in parts)))  # noqa: E731
     validation = make(*(part[:held_out] for part in columns))
-    history = model.fit(**data(rows, columns), validation_data=validation, epochs=epochs, verbose=0, **sized, **fit)
+    history = model.fit(
+        **data(rows, columns), validation_data=validation, epochs=epochs, verbose=0, **sized, **fit
+    )
     results = {f"history/{name}": np.array(values) for name, values in history.history.items()}
     evaluated = model.evaluate(**data(rows, columns), verbose=0, return_dict=True, **sized)
     results |= {f"evaluate/{name}": np.array(value) for name, value in evaluated.items()}
@@ -108,7 +110,9 @@ def check(got, rows, **options):
 
 
 @pytest.mark.parametrize("count", [4, 8])
-@pytest.mark.parametrize("rows, batch_size", [(70, 32), (67, 32), (65, 32), (64, 32), (6, 3), (3, 32), (1, 32)])
+@pytest.mark.parametrize(
+    "rows, batch_size", [(70, 32), (67, 32), (65, 32), (64, 32), (6, 3), (3, 32), (1, 32)]
+)
 def test_any_number_of_rows_equals_one_device_and_no_row_is_lost_or_repeated(rows, batch_size, count):
     options = {"batch_size": batch_size, "held_out": min(rows, 13)}
     got = outcome(model_on(count), as_arrays, rows, shuffle=False, **options)
@@ -163,14 +167,18 @@ def as_frames_with_other_index(x, y):
     ],
 )
 def test_arrays_of_every_make_equal_one_device(make):
-    got = outcome(model_on(4), lambda *c: make(*c) if len(c) > 1 else make(*c, c[0][:, :1])[0], 70, shuffle=False)
+    got = outcome(
+        model_on(4), lambda *c: make(*c) if len(c) > 1 else make(*c, c[0][:, :1])[0], 70, shuffle=False
+    )
     check(got, 70)
 
 
 def test_frames_predict_without_targets():
     model = model_on(4)
     (frame,) = as_pandas(X[:67])
-    np.testing.assert_allclose(model.predict(frame, verbose=0), model_on(None).predict(X[:67], verbose=0), atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(frame, verbose=0), model_on(None).predict(X[:67], verbose=0), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("make", [as_arrays, as_jax, as_pandas])
@@ -218,7 +226,9 @@ def test_validation_split_with_a_remainder_equals_one_device():
     results = []
     for count in (None, 4):
         model = model_on(count)
-        history = model.fit(X[:100], Y[:100], validation_split=0.17, epochs=2, shuffle=False, verbose=0).history
+        history = model.fit(
+            X[:100], Y[:100], validation_split=0.17, epochs=2, shuffle=False, verbose=0
+        ).history
         results.append({name: np.array(values) for name, values in history.items()})
         assert float(model.get_layer("seen").trained.value) == 2 * 83
         assert float(model.get_layer("seen").looked_at.value) == 2 * 17
@@ -230,7 +240,9 @@ def test_validation_split_with_a_remainder_equals_one_device():
 def test_validation_split_takes_the_last_rows_of_arrays_of_every_make(make):
     results = []
     for count, kind in ((None, as_arrays), (4, make)):
-        history = model_on(count).fit(*kind(X[:100], Y[:100]), validation_split=0.17, shuffle=False, verbose=0)
+        history = model_on(count).fit(
+            *kind(X[:100], Y[:100]), validation_split=0.17, shuffle=False, verbose=0
+        )
         results.append({name: np.array(values) for name, values in history.history.items()})
     assert_equal(*reversed(results))
 

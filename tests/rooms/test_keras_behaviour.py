@@ -123,7 +123,9 @@ def test_run_eagerly_shows_the_user_real_numbers():
 
 def test_several_steps_per_execution_are_the_same_updates():
     def run(model):
-        history = model.fit(X[:50], Y[:50], batch_size=16, verbose=0, shuffle=False)  # 3 full batches and 2 rows
+        history = model.fit(
+            X[:50], Y[:50], batch_size=16, verbose=0, shuffle=False
+        )  # 3 full batches and 2 rows
         return history.history, int(model.optimizer.iterations), model.get_weights()
 
     ours = run(build_under(mirrored(), steps_per_execution=3))
@@ -350,7 +352,11 @@ def test_predict_needs_no_compile_and_the_rest_says_so():
     with mirrored().scope():
         model = keras.Sequential(layers())
     np.testing.assert_allclose(model.predict(X, batch_size=16, verbose=0), model(X), atol=1e-5)
-    for call in (lambda: fit(model), lambda: model.evaluate(X, Y, verbose=0), lambda: model.train_on_batch(X, Y)):
+    for call in (
+        lambda: fit(model),
+        lambda: model.evaluate(X, Y, verbose=0),
+        lambda: model.train_on_batch(X, Y),
+    ):
         with pytest.raises(ValueError, match="compile"):
             call()
 

@@ -214,9 +214,13 @@ def test_the_same_seed_draws_the_same_masks_again():
 def test_counters_count_steps_once_and_running_means_are_weighted_by_rows():
     class Watch(layers.Layer):
         def build(self, shape):
-            self.steps = self.add_weight((), dtype="int32", initializer="zeros", trainable=False, name="steps")
+            self.steps = self.add_weight(
+                (), dtype="int32", initializer="zeros", trainable=False, name="steps"
+            )
             self.mean = self.add_weight((6,), initializer="zeros", trainable=False, name="mean")
-            self.total = self.add_weight((6,), initializer="zeros", trainable=False, aggregation="sum", name="total")
+            self.total = self.add_weight(
+                (6,), initializer="zeros", trainable=False, aggregation="sum", name="total"
+            )
 
         def call(self, x, training=False):
             if training:
@@ -234,7 +238,9 @@ def test_counters_count_steps_once_and_running_means_are_weighted_by_rows():
     model.fit(X, Y, batch_size=32, epochs=2, shuffle=False, verbose=0)
     watch = model.layers[0]
     assert int(watch.steps) == 6
-    np.testing.assert_allclose(watch.mean, X[64:].mean(0), rtol=1e-5, atol=1e-5)  # the tail: shares 2, 2, 2, 0
+    np.testing.assert_allclose(
+        watch.mean, X[64:].mean(0), rtol=1e-5, atol=1e-5
+    )  # the tail: shares 2, 2, 2, 0
     np.testing.assert_allclose(watch.total, 2 * X.sum(0), rtol=1e-5, atol=1e-4)
     assert_copies_equal_to_the_bit(model, 4)
 
@@ -297,7 +303,9 @@ def test_what_cannot_be_taken_apart_is_refused_before_any_step(why):
 def test_gradients_meet_in_one_all_reduce():
     def build():
         stack = [layers.Dense(7, activation="relu") for _ in range(8)]
-        model = keras.Sequential([keras.Input((6,)), *stack, layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(1)])
+        model = keras.Sequential(
+            [keras.Input((6,)), *stack, layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(1)]
+        )
         model.compile("adam", "mse")
         return model
 
@@ -305,13 +313,23 @@ def test_gradients_meet_in_one_all_reduce():
     model = built(build, strategy)
     model.train_on_batch(X[:32], Y[:32])
     step = home.compiled(model, home.home_of(model), "train", execute.TRAIN)
-    parts = [model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables]
+    parts = [
+        model.trainable_variables,
+        model.non_trainable_variables,
+        model.optimizer.variables,
+        model.metrics_variables,
+    ]
     state = tuple([variable.value for variable in part] for part in parts)
     placed = strategy.placement.place((X[:32], Y[:32]), 32)
     program = step.lower(state, placed.arrays, placed.cut).compile().as_text()
 
     reductions = re.findall(r"= (.+?) all-reduce(?:-start)?\(", program)
     weights = model.count_params() - sum(int(np.prod(v.shape)) for v in model.non_trainable_variables)
-    large = [r for r in reductions if sum(np.prod([int(d) for d in dims.split(",") if d]) for dims in re.findall(r"\[([\d,]*)\]", r)) >= weights]
+    large = [
+        r
+        for r in reductions
+        if sum(np.prod([int(d) for d in dims.split(",") if d]) for dims in re.findall(r"\[([\d,]*)\]", r))
+        >= weights
+    ]
     assert len(large) == 1, reductions
     assert len(reductions) <= 5, reductions  # gradients with loss; statistics; seeds; metrics

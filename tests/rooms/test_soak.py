@@ -57,7 +57,9 @@ def soak(body, *, replicas, steps, limit):
         text=True,
         timeout=limit + 60,
     )
-    assert done.returncode == 0, f"after {time.monotonic() - started:.0f} s\n{done.stdout}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, (
+        f"after {time.monotonic() - started:.0f} s\n{done.stdout}\n{done.stderr[-4000:]}"
+    )
     assert done.stdout.strip().endswith("finished")
 
 

@@ -32,7 +32,9 @@ def linear(sums=False):
     def measure(metrics, loss, y_pred, batch):
         return {"loss": loss, "seen": batch[0].shape[0], **y_pred}, metrics
 
-    return Parts(loss=loss, update=update, measure=measure, merges=["seed", "mean", "sum", "first"], sums=sums)
+    return Parts(
+        loss=loss, update=update, measure=measure, merges=["seed", "mean", "sum", "first"], sums=sums
+    )
 
 
 def run(rows, replicas=4, sums=False):

@@ -9,7 +9,9 @@ from jax.experimental import sparse
 from phalanx.rows import cut, has_rows, is_sparse, pad
 
 
-@pytest.mark.parametrize("column", [np.arange(6.0).reshape(3, 2), jnp.arange(3), np.array([[1], [2], [3]], "int8")])
+@pytest.mark.parametrize(
+    "column", [np.arange(6.0).reshape(3, 2), jnp.arange(3), np.array([[1], [2], [3]], "int8")]
+)
 def test_padding_repeats_the_last_row_and_keeps_the_kind_of_array(column):
     padded = pad(column, 2)
     assert isinstance(padded, jax.Array) == isinstance(column, jax.Array)

@@ -26,7 +26,9 @@ def poisoned(placement, column):
     """A placed column whose padding is NaN, so that one use of it shows."""
     placed = placement.place((column,), len(column))
     (array,) = placed.arrays
-    return jax.device_put(jnp.where(jnp.arange(placed.padded) < placed.rows, array, jnp.nan), placement.rows), placed.cut
+    return jax.device_put(
+        jnp.where(jnp.arange(placed.padded) < placed.rows, array, jnp.nan), placement.rows
+    ), placed.cut
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 37])
