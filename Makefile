@@ -29,7 +29,7 @@ lint: $(VENV)/.ready-test  ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.ready-test  ## the documentation, warnings are errors; result in site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.ready-test  ## fit against a hand-written loop and Keras's own fit (quiet machine, please)
 	$(BIN)/phalanx run --replicas 2 benchmarks/fit_overhead.py

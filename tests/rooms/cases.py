@@ -12,8 +12,9 @@ BatchNormalization, a bias of attention keys) is rounding noise, and Adam divide
 reordering, also another compiler flag on one device, moves such a weight by a full learning rate. Models here
 carry no such bias under Adam; `test_exactness_cases.py` shows the limit with SGD, where it is harmless.
 
-Compiling is nearly all of the cost, and Adam's many small kernels most of it; so models that are not about
-the optimizer train with SGD and momentum, whose updates are proportional to the gradients they check.
+Compiling is nearly all of the cost, random numbers and Adam's many small kernels most of that; so models that
+are not about dropout have none, and models that are not about the optimizer train with SGD and momentum, whose
+updates are proportional to the gradients that they check.
 """
 
 from __future__ import annotations
@@ -227,14 +228,8 @@ def layer_normalization() -> keras.Model:
 
 
 def random_layers() -> keras.Model:
-    stack = [
-        layers.GaussianNoise(0.5),
-        layers.Dense(16, activation="relu"),
-        layers.Dropout(0.5),
-        layers.AlphaDropout(0.2),
-        layers.Dense(1),
-    ]
-    return _net(*stack)
+    hidden, drop = layers.Dense(16, activation="relu"), layers.Dropout(0.5)
+    return _net(layers.GaussianNoise(0.5), hidden, drop, layers.Dense(1))
 
 
 def spectral_normalization() -> keras.Model:
@@ -276,7 +271,7 @@ def stateful_lstm() -> keras.Model:
 def attention() -> keras.Model:
     tokens = keras.Input((5,), dtype="int32")
     h = layers.Embedding(12, 8)(tokens)
-    h = layers.LayerNormalization()(h + layers.MultiHeadAttention(2, 4, dropout=0.1)(h, h))
+    h = layers.LayerNormalization()(h + layers.MultiHeadAttention(2, 4)(h, h))
     h = layers.GlobalAveragePooling1D()(h)
     model = keras.Model(tokens, layers.Dense(3)(h))
     loss = losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -370,14 +365,10 @@ class Subclassed(keras.Model):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.hidden, self.drop, self.out = (
-            layers.Dense(8, activation="relu"),
-            layers.Dropout(0.3),
-            layers.Dense(1),
-        )
+        self.hidden, self.out = layers.Dense(8, activation="relu"), layers.Dense(1)
 
-    def call(self, x, training=False):
-        return self.out(self.drop(self.hidden(x), training=training))
+    def call(self, x):
+        return self.out(self.hidden(x))
 
 
 def built_by_first_batch() -> keras.Model:

@@ -1,0 +1,98 @@
+"""A Keras that is not the one this was written for is refused by name, not trained wrong."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from keras.src.backend.jax.trainer import JAXTrainer
+
+import phalanx
+from phalanx.engine import keras as engine
+
+
+def test_the_installed_keras_is_understood():
+    engine.check()
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate", "train_step", "_symbolic_build", "jax_state_sync"])
+def test_a_method_with_another_signature_is_refused_by_name(monkeypatch, name):
+    def changed(self, first, something_new=None):
+        raise AssertionError("called")
+
+    monkeypatch.setattr(JAXTrainer, name, changed)
+    with pytest.raises(phalanx.EngineError) as refused:
+        engine.check()
+    text = str(refused.value)
+    assert f"{name}(first, something_new)" in text
+    assert isinstance(refused.value, RuntimeError)
+    assert "pip install" in text.split("next:")[1]
+    others = {"fit", "predict_step", "_symbolic_build"} - {name}
+    assert not any(f"{other}(" in text for other in others), "only what differs is named"
+
+
+def test_a_method_that_is_gone_is_refused_by_name(monkeypatch):
+    monkeypatch.delattr(JAXTrainer, "jax_state_sync")
+    with pytest.raises(phalanx.EngineError, match=r"jax_state_sync\(missing\)"):
+        engine.check()
+
+
+def test_all_that_changed_is_named_at_once(monkeypatch):
+    monkeypatch.setattr(JAXTrainer, "predict", lambda self, x: x)
+    monkeypatch.setattr(JAXTrainer, "test_step", lambda self, data: data)
+    with pytest.raises(phalanx.EngineError) as refused:
+        engine.check()
+    assert "predict(x)" in str(refused.value) and "test_step(data)" in str(refused.value)
+
+
+def test_keras_methods_keep_their_names_docs_and_signatures():
+    assert engine.ROUTED
+    for name in engine.ROUTED:
+        method = getattr(JAXTrainer, name)
+        assert method.__name__ == name and (name == "predict_on_batch" or method.__doc__ is None or method.__doc__)
+    engine.check()
+
+
+def run(code, **environ):
+    ours = ("KERAS_BACKEND", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+    clean = {k: v for k, v in os.environ.items() if k not in ours}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=clean | environ, capture_output=True, text=True, timeout=240
+    )
+
+
+TWICE = """
+import phalanx
+for _ in range(2):
+    try:
+        phalanx.MirroredStrategy()
+    except phalanx.ScopeError as error:
+        assert isinstance(error, RuntimeError)
+        print(str(error))
+    else:
+        raise SystemExit("no error")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "environ"),
+    [
+        ("import keras\n", {"KERAS_BACKEND": "numpy"}),
+        ("", {"KERAS_BACKEND": "torch"}),
+        ("", {"KERAS_BACKEND": "tensorflow"}),
+    ],
+    ids=["numpy already running", "torch asked for", "tensorflow asked for"],
+)
+def test_another_backend_is_refused_by_the_first_strategy_with_one_line_to_paste(before, environ):
+    done = run(before + TWICE, **environ)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 6 and lines[:3] == lines[3:], "the second attempt says the same"
+    assert repr(environ["KERAS_BACKEND"]) in lines[1]
+    assert lines[2].split("next:")[1].strip().startswith("export KERAS_BACKEND=jax")
+
+
+def test_keras_started_on_jax_before_phalanx_is_welcome():
+    done = run("import keras, phalanx\nprint(phalanx.MirroredStrategy().num_replicas_in_sync)", KERAS_BACKEND="jax")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split()[-1] == "1"
