@@ -206,10 +206,12 @@ def test_row_23_an_overflow_on_one_replica_halves_the_scale_once_and_skips_the_s
     )
     model = built(half_precision(), replicas(4, view=view))
     after = []
-    every = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: after.append(model.get_weights())
-    )
-    model.fit(X[:128], y, batch_size=32, shuffle=False, verbose=0, callbacks=[every])
+
+    class Keep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            after.append(self.model.get_weights())
+
+    model.fit(X[:128], y, batch_size=32, shuffle=False, verbose=0, callbacks=[Keep()])
 
     assert scales(model.optimizer) == [16384.0] * 4
     assert int(model.optimizer.iterations) == 3  # four steps, one skipped
@@ -300,7 +302,7 @@ def test_row_48_a_custom_step_trains_and_logs_as_compile_and_fit():
 
             (loss, own), grads = jax.value_and_grad(loss_of, has_aux=True)(trainable)
             trainable, optimizer = self.optimizer.stateless_apply(optimizer, grads, trainable)
-            return {"loss": loss}, (trainable, own, optimizer, values)
+            return {"error": loss}, (trainable, own, optimizer, values)
 
         def test_step(self, state, data):
             trainable, non_trainable, values = state
@@ -320,7 +322,7 @@ def test_row_48_a_custom_step_trains_and_logs_as_compile_and_fit():
     strategy = replicas(4)
     custom, logged = fitted(build(Custom), strategy, 30, batch_size=30, epochs=3)
     stock, wanted = fitted(build(keras.Model), strategy, 30, batch_size=30, epochs=3)
-    np.testing.assert_allclose(logged["loss"], wanted["loss"], atol=1e-6)  # one batch: its log is the epoch's
+    np.testing.assert_allclose(logged["error"], wanted["loss"], atol=1e-6)  # one batch: its log is the epoch's
     for a, b in zip(custom.get_weights(), stock.get_weights()):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
