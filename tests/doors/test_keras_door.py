@@ -32,8 +32,8 @@ def test_a_method_with_another_signature_is_refused_by_name(monkeypatch, name):
 
 
 def test_a_method_that_is_gone_is_refused_by_name(monkeypatch):
-    monkeypatch.delattr(JAXTrainer, "jax_state_sync")
-    with pytest.raises(phalanx.EngineError, match=r"jax_state_sync\(missing\)"):
+    monkeypatch.delattr(JAXTrainer, "compute_loss_and_updates")
+    with pytest.raises(phalanx.EngineError, match=r"compute_loss_and_updates\(missing\)"):
         engine.check()
 
 
@@ -45,11 +45,12 @@ def test_all_that_changed_is_named_at_once(monkeypatch):
     assert "predict(x)" in str(refused.value) and "test_step(data)" in str(refused.value)
 
 
-def test_keras_methods_keep_their_names_docs_and_signatures():
-    assert engine.ROUTED
-    for name in engine.ROUTED:
+def test_routing_keeps_names_and_signatures_of_keras_methods():
+    phalanx.OneDeviceStrategy()  # routes, if nobody has yet
+    for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"):
         method = getattr(JAXTrainer, name)
-        assert method.__name__ == name and (name == "predict_on_batch" or method.__doc__ is None or method.__doc__)
+        assert method.__name__ == name
+        assert method.__wrapped__.__module__.startswith("keras."), "Keras's own is behind it, once"
     engine.check()
 
 
@@ -79,9 +80,8 @@ for _ in range(2):
     [
         ("import keras\n", {"KERAS_BACKEND": "numpy"}),
         ("", {"KERAS_BACKEND": "torch"}),
-        ("", {"KERAS_BACKEND": "tensorflow"}),
     ],
-    ids=["numpy already running", "torch asked for", "tensorflow asked for"],
+    ids=["numpy already running", "torch asked for"],
 )
 def test_another_backend_is_refused_by_the_first_strategy_with_one_line_to_paste(before, environ):
     done = run(before + TWICE, **environ)
@@ -90,9 +90,3 @@ def test_another_backend_is_refused_by_the_first_strategy_with_one_line_to_paste
     assert len(lines) == 6 and lines[:3] == lines[3:], "the second attempt says the same"
     assert repr(environ["KERAS_BACKEND"]) in lines[1]
     assert lines[2].split("next:")[1].strip().startswith("export KERAS_BACKEND=jax")
-
-
-def test_keras_started_on_jax_before_phalanx_is_welcome():
-    done = run("import keras, phalanx\nprint(phalanx.MirroredStrategy().num_replicas_in_sync)", KERAS_BACKEND="jax")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split()[-1] == "1"
