@@ -302,8 +302,10 @@ def test_during_fit_the_strategy_is_in_force_for_layers_and_callbacks():
 
 
 def test_a_model_outside_trains_on_one_device_and_the_log_says_so_once(caplog):
-    strategy = mirrored()
     model = build()
+    model.fit(X, Y, batch_size=16, verbose=0)  # the word about strategies of earlier tests is spoken here
+    strategy = mirrored()
+    caplog.clear()
     with caplog.at_level(logging.WARNING, logger="phalanx"):
         model.fit(X, Y, batch_size=16, verbose=0)
         model.fit(X, Y, batch_size=16, verbose=0)
@@ -316,8 +318,25 @@ def test_a_model_outside_trains_on_one_device_and_the_log_says_so_once(caplog):
 
 
 def test_a_plain_model_beside_a_used_strategy_is_nobodys_mistake(caplog):
-    with mirrored().scope():
+    plain = build()
+    plain.fit(X, Y, batch_size=16, verbose=0)
+    caplog.clear()
+    strategy = mirrored()
+    with strategy.scope():
         build()
     with caplog.at_level(logging.WARNING, logger="phalanx"):
-        build().fit(X, Y, batch_size=16, verbose=0)
+        plain.fit(X, Y, batch_size=16, verbose=0)
+    assert not [r for r in caplog.records if r.name == "phalanx"]
+
+
+def test_a_strategy_whose_scope_held_only_a_fit_was_used_and_is_not_called_unused(caplog):
+    plain, moved = build(), build()
+    plain.fit(X, Y, batch_size=16, verbose=0)
+    caplog.clear()
+    strategy = mirrored()
+    with strategy.scope():
+        moved.fit(X, Y, batch_size=16, verbose=0)
+    assert replicas_of(moved) == {2}
+    with caplog.at_level(logging.WARNING, logger="phalanx"):
+        plain.fit(X, Y, batch_size=16, verbose=0)
     assert not [r for r in caplog.records if r.name == "phalanx"]

@@ -325,6 +325,7 @@ def test_a_callback_with_a_plain_model_of_its_own_gets_that_models_numbers():
     build_under(mirrored()).fit(X, Y, batch_size=16, verbose=0, callbacks=[look])
     assert_close(look.seen, [expected])
     assert_close(other.get_weights(), before)
+    assert {len(v.value.sharding.device_set) for v in other.trainable_variables} == {1}, "it stays plain"
 
 
 def test_a_model_of_another_strategy_keeps_it_when_a_callback_evaluates_it():
