@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from phalanx.errors import ColumnError, DataError, message
 from phalanx.rows import has_rows, is_sparse
@@ -15,7 +18,8 @@ def named(batch: Any) -> Iterator[tuple[str, Any]]:
     """Walk the columns of a batch with their names as a user would write them.
 
     Example:
-        >>> [name for name, _ in named(({"a": 1, "b": [2, 3]}, 4))]
+        >>> a = np.ones(3)
+        >>> [name for name, _ in named(({"a": a, "b": [a, a]}, a))]
         ["x['a']", "x['b'][0]", "x['b'][1]", 'y']
     """
     parts = batch if isinstance(batch, (tuple, list)) and 1 <= len(batch) <= 3 else (batch,)
@@ -71,13 +75,26 @@ def check_numeric(name: str, column: Any) -> None:
     dtypes = getattr(column, "dtypes", None)
     if dtypes is not None and hasattr(dtypes, "items"):  # a data frame: one dtype per column
         for key, dtype in dtypes.items():
-            _check_dtype(f"{name}[{key!r}]", dtype)
+            _check_dtype(f"{name}[{key!r}]", dtype if isinstance(dtype, np.dtype) else _Extension(str(dtype)))
+    elif isinstance(column, (list, tuple)):
+        _check_dtype(name, list)
     else:
         _check_dtype(name, getattr(column, "dtype", type(column)))
 
 
+@dataclass(frozen=True)
+class _Extension:
+    """A dtype of pandas's own, which becomes objects as soon as a value is missing."""
+
+    name: str
+    kind: str = "O"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 def _check_dtype(name: str, dtype: Any) -> None:
-    if getattr(dtype, "kind", None) in ("O", "S", "U", "M", "m") or dtype in (str, bytes):
+    if getattr(dtype, "kind", None) in ("O", "S", "U", "M", "m") or dtype in (str, bytes, list):
         key = name.split("'")[1] if "'" in name else None
         keep = f"   # or: phalanx.MirroredStrategy(host_only=[{key!r}])" if key else ""
         raise ColumnError(
@@ -118,13 +135,20 @@ def take_host_only(batch: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, A
     return without(batch), taken
 
 
+def _is_tree(value: Any) -> bool:
+    """False for numbers, strings and rows of them: a list of those is a column that is no array."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_tree(each) for each in value)
+    return value is None or hasattr(value, "shape") or isinstance(value, Mapping)
+
+
 def _walk(name: str, part: Any) -> Iterator[tuple[str, Any]]:
     if part is None:
         return
     if isinstance(part, Mapping):
         for key, value in part.items():
             yield from _walk(f"{name}[{key!r}]", value)
-    elif isinstance(part, (tuple, list)):
+    elif isinstance(part, (tuple, list)) and all(_is_tree(value) for value in part):
         for index, value in enumerate(part):
             yield from _walk(f"{name}[{index}]", value)
     else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from phalanx.data import columns
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
@@ -51,7 +53,8 @@ class Source:
     def _once(self, stream: Iterator[Any]) -> Iterator[Any]:
         while self._held:
             yield self._held.pop()
-        yield from stream
+        for batch in stream:  # not `yield from`: closing this reader must not close the user's stream
+            yield batch
 
 
 def open_source(
@@ -91,7 +94,7 @@ def open_source(
         raise DataError(
             message("Training, evaluation and prediction need data.", f"{name}: x=None", "fit(x, y)")
         )
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+    if batch_size is not None and not _is_count(batch_size):
         raise DataError(
             message(
                 "batch_size is the global batch: a whole number of rows, 1 or more.",
@@ -99,24 +102,31 @@ def open_source(
                 "fit(x, y, batch_size=64)",
             )
         )
-    if steps is not None and (not isinstance(steps, int) or steps < 1):
+    if steps is not None and not _is_count(steps):
         raise DataError(
             message(
                 "A number of steps is a whole number, 1 or more; None reads the data to its end.",
                 f"{name}: steps={steps!r}",
-                "fit(data, steps_per_epoch=100)",
+                f"fit(data, {_STEPS_OPTION.get(name, 'steps')}=100)",
             )
         )
     _check_arrays(columns.take_host_only((x, y, sample_weight), host_only)[0], name)
-    adapter = engine.adapter(
-        x=x,
-        y=y,
-        sample_weight=sample_weight,
-        batch_size=batch_size,
-        steps_per_epoch=steps,
-        shuffle=engine.can_shuffle(x, y, sample_weight) if shuffle is None else shuffle,
-        class_weight=class_weight,
-    )
+    if engine.is_spent(x):
+        raise _no_batch(name)
+    try:
+        adapter = engine.adapter(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            shuffle=engine.can_shuffle(x, y, sample_weight) if shuffle is None else shuffle,
+            class_weight=class_weight,
+        )
+    except ValueError as error:
+        if engine.is_empty_generator(x, error):
+            raise _no_batch(name) from error
+        raise
     source = Source(adapter, name)
     if source.num_batches == 0:
         raise DataError(
@@ -127,8 +137,28 @@ def open_source(
     return source
 
 
+_STEPS_OPTION = {"training data": "steps_per_epoch", "validation data": "validation_steps"}
+
+
+def _no_batch(name: str) -> DataError:
+    return DataError(
+        message(
+            "A generator yields at least one batch, and it can be read only once.",
+            f"{name}: the generator has no batch left",
+            "fit(make_generator())   # a new one, or a PyDataset",
+        )
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, np.integer)) and int(value) >= 1
+
+
 def _check_arrays(data: tuple[Any, Any, Any], name: str) -> None:
     """Check arrays whole, before a byte is read; other kinds show themselves batch by batch."""
+    for path, column in columns.named(data):
+        if isinstance(column, (list, tuple, str, bytes)):
+            columns.check_numeric(path, column)
     found = [(path, column) for path, column in columns.named(data) if hasattr(column, "shape")]
     if not found or len(found) != sum(1 for _ in columns.named(data)):
         return

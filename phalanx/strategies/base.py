@@ -179,7 +179,7 @@ def _remember(model: engine.Model) -> None:
 def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
     """Our loop for a model with a strategy; Keras's own for all others."""
     home = home_of(model)
-    strategy = active()
+    strategy = current.entered() if current.in_loop() else active()
     if strategy is not None and (home is None or home.strategy is not strategy):
         settle(model, strategy)
         home = home_of(model)
@@ -188,7 +188,7 @@ def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
         return None
 
     def loop(*args: Any, **kwargs: Any) -> Any:
-        with _in_force(home.strategy):
+        with current.loop(home.strategy):
             return _LOOPS[name](model, home, *args, **kwargs)
 
     return loop
@@ -211,4 +211,4 @@ def _say_one_device(model: engine.Model, name: str) -> None:
         )
 
 
-_HOOKS = engine.Hooks(route=_route, created=_remember, compiled=_remember)
+_HOOKS = engine.Hooks(route=_route, created=_remember, compiled=_remember, plain=current.plain)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from phalanx.engine import keras as engine
 from phalanx.errors import ScopeError, message
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 class _Scopes(threading.local):
     def __init__(self) -> None:
         self.entered: list[Strategy] = []
+        self.loops = 0  # loops of ours that run in this thread, and have set Keras's distribution themselves
 
 
 _scopes = _Scopes()
@@ -23,6 +26,37 @@ _scopes = _Scopes()
 def entered() -> Strategy | None:
     """The strategy of the innermost scope, or None outside any."""
     return _scopes.entered[-1] if _scopes.entered else None
+
+
+@contextlib.contextmanager
+def loop(strategy: Any) -> Iterator[None]:
+    """New variables follow the strategy while one of our loops runs; other models keep their own."""
+    before = engine.current_distribution()
+    engine.set_distribution(strategy)
+    _scopes.loops += 1
+    try:
+        yield
+    finally:
+        _scopes.loops -= 1
+        engine.set_distribution(before)
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Keras's own method of a model without a strategy, which a callback of our loop may call."""
+    before = engine.current_distribution()
+    if _scopes.loops:
+        engine.set_distribution(None)
+    try:
+        yield
+    finally:
+        if _scopes.loops:
+            engine.set_distribution(before)
+
+
+def in_loop() -> bool:
+    """True while one of our loops runs in this thread."""
+    return _scopes.loops > 0
 
 
 def enter(strategy: Strategy) -> None:

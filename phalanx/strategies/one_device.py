@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from phalanx.engine import devices
+from phalanx.errors import DeviceError, message
 from phalanx.strategies.base import Strategy, active
 
 
@@ -29,6 +30,14 @@ class OneDeviceStrategy(Strategy):
     """
 
     def __init__(self, device: str = "cpu:0", *, host_only: Sequence[str] = ()) -> None:
+        if not isinstance(device, str):
+            raise DeviceError(
+                message(
+                    "device is the Keras name of one device.",
+                    f"device={device!r} of type {type(device).__name__}",
+                    'phalanx.OneDeviceStrategy("cpu:0")',
+                )
+            )
         super().__init__([device], host_only=host_only)
 
 

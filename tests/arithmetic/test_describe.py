@@ -33,7 +33,11 @@ def test_a_batch_of_32_on_two_workers_with_two_replicas_is_16_and_8():
 
 def test_a_batch_of_32_on_four_replicas_of_one_worker_is_32_and_8():
     printed = lines(str(description(batch=32)))
-    assert (printed["batch, global"], printed["batch, per worker"], printed["batch, per replica"]) == ("32", "32", "8")
+    assert (printed["batch, global"], printed["batch, per worker"], printed["batch, per replica"]) == (
+        "32",
+        "32",
+        "8",
+    )
 
 
 def test_uneven_shares_are_all_printed():

@@ -72,14 +72,21 @@ def with_ids():
 
 @pytest.mark.parametrize(
     "ids",
-    [STRINGS, STRINGS.astype(object), STRINGS.astype("S"), np.array([[1.0]] * 69 + [[1.0, 2.0]], dtype=object)],
+    [
+        STRINGS,
+        STRINGS.astype(object),
+        STRINGS.astype("S"),
+        np.array([[1.0]] * 69 + [[1.0, 2.0]], dtype=object),
+    ],
     ids=["strings", "objects", "bytes", "unequal lengths"],
 )
 def test_a_column_without_numbers_is_named_before_the_first_step(ids):
     """Reports row 25."""
     with replicas(4).scope():
         model = with_ids()
-    rule = refused(ColumnError, "x['id'] of dtype", "host_only=['id']", {"x": X[:70], "id": ids}, Y[:70], model=model)
+    rule = refused(
+        ColumnError, "x['id'] of dtype", "host_only=['id']", {"x": X[:70], "id": ids}, Y[:70], model=model
+    )
     assert "numbers" in rule
     with pytest.raises(TypeError):
         model.evaluate({"x": X[:70], "id": ids}, Y[:70], verbose=0)
@@ -87,7 +94,9 @@ def test_a_column_without_numbers_is_named_before_the_first_step(ids):
         model.predict({"x": X[:70], "id": ids}, verbose=0)
 
 
-@pytest.mark.parametrize("ids", [list(STRINGS), [[1.0]] * 69 + [[1.0, 2.0]]], ids=["strings", "unequal lengths"])
+@pytest.mark.parametrize(
+    "ids", [list(STRINGS), [[1.0]] * 69 + [[1.0, 2.0]]], ids=["strings", "unequal lengths"]
+)
 def test_a_list_that_is_no_column_is_named_and_not_printed_row_by_row(ids):
     """Reports row 25: a list of rows of unequal length."""
     refused(ColumnError, "x['id']", "x['id']", {"x": X[:70], "id": ids}, Y[:70])
@@ -125,7 +134,13 @@ def test_a_column_of_a_frame_with_nullable_numbers_is_named():
 
 @pytest.mark.parametrize("make", [Batches, finite], ids=["dataset", "generator"])
 def test_a_column_without_numbers_in_batches_is_named_before_the_first_step(make):
-    refused(ColumnError, "y of dtype <U6", "y", make(X[:70], STRINGS), **({"shuffle": False} if make is Batches else {}))
+    refused(
+        ColumnError,
+        "y of dtype <U6",
+        "y",
+        make(X[:70], STRINGS),
+        **({"shuffle": False} if make is Batches else {}),
+    )
 
 
 def test_a_column_without_numbers_in_a_later_batch_is_named_with_its_batch():
@@ -180,7 +195,9 @@ def test_data_without_rows_is_refused(data, received):
 
 
 def test_validation_data_without_rows_is_refused_before_the_first_step():
-    refused(DataError, "validation data: x has 0 rows", "len(x)", X[:70], Y[:70], validation_data=(X[:0], Y[:0]))
+    refused(
+        DataError, "validation data: x has 0 rows", "len(x)", X[:70], Y[:70], validation_data=(X[:0], Y[:0])
+    )
 
 
 def test_a_first_batch_without_rows_is_refused_before_the_first_step():
@@ -202,9 +219,18 @@ def test_a_later_batch_without_rows_is_named():
 
 def test_columns_of_unequal_length_are_refused_with_their_lengths():
     refused(DataError, "training data: x has 70, y has 69", "n = 69; fit(x[:n], y[:n])", X[:70], Y[:69])
-    refused(DataError, "x has 70, y has 70, sample_weight has 3", "n = 3", X[:70], Y[:70], sample_weight=Y[:3, 0])
+    refused(
+        DataError, "x has 70, y has 70, sample_weight has 3", "n = 3", X[:70], Y[:70], sample_weight=Y[:3, 0]
+    )
     refused(DataError, "x['a'] has 70, x['b'] has 7", "n = 7", {"a": X[:70], "b": X[:7]}, Y[:70])
-    refused(DataError, "validation data: x has 5, y has 6", "n = 5", X[:70], Y[:70], validation_data=(X[:5], Y[:6]))
+    refused(
+        DataError,
+        "validation data: x has 5, y has 6",
+        "n = 5",
+        X[:70],
+        Y[:70],
+        validation_data=(X[:5], Y[:6]),
+    )
 
 
 def test_columns_of_unequal_length_in_a_batch_are_refused_with_the_batch():
@@ -234,7 +260,14 @@ def test_a_batch_size_that_is_no_number_of_rows_is_refused(size):
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5])
 def test_a_number_of_steps_that_is_none_is_refused(steps):
-    refused(ValueError, f"training data: steps={steps!r}", "steps_per_epoch=", X[:70], Y[:70], steps_per_epoch=steps)
+    refused(
+        ValueError,
+        f"training data: steps={steps!r}",
+        "steps_per_epoch=",
+        X[:70],
+        Y[:70],
+        steps_per_epoch=steps,
+    )
     held_out = {"validation_data": (X[:5], Y[:5]), "validation_steps": steps}
     refused(ValueError, f"validation data: steps={steps!r}", "validation_steps=", X[:70], Y[:70], **held_out)
 
@@ -244,7 +277,9 @@ def test_a_learning_rate_that_is_no_finite_number_is_refused(rate):
     model = model_on(4)
     model.optimizer.learning_rate = rate
     try:
-        rule = refused(SettingError, f"learning_rate={rate} in Adam", "learning_rate = 1e-3", X[:70], Y[:70], model=model)
+        rule = refused(
+            SettingError, f"learning_rate={rate} in Adam", "learning_rate = 1e-3", X[:70], Y[:70], model=model
+        )
         with pytest.raises(SettingError) as error:
             model.train_on_batch(X[:6], Y[:6])
         assert parts(error)[0] == rule
@@ -369,7 +404,9 @@ def test_a_generator_of_validation_data_is_spent_after_the_first_epoch():
     assert int(model.optimizer.iterations) == 6  # nothing that was trained is lost
 
 
-@pytest.mark.parametrize("method, name", [("fit", "training"), ("evaluate", "evaluation"), ("predict", "prediction")])
+@pytest.mark.parametrize(
+    "method, name", [("fit", "training"), ("evaluate", "evaluation"), ("predict", "prediction")]
+)
 def test_a_spent_generator_is_refused(method, name):
     spent = finite(X[:70], Y[:70])
     assert len(list(spent)) == 3
@@ -394,7 +431,9 @@ def trains_on(model):
     before = values(model)
     history = model.fit(X[:70], Y[:70], epochs=2, verbose=0).history
     assert np.isfinite(history["loss"]).all() and len(history["loss"]) == 2
-    assert any(not np.array_equal(value, before[name]) for name, value in values(model).items() if "kernel" in name)
+    assert any(
+        not np.array_equal(value, before[name]) for name, value in values(model).items() if "kernel" in name
+    )
     assert model.predict(X[:5], verbose=0).shape == (5, 1)
 
 
@@ -455,7 +494,9 @@ class Moody(layers.Layer):
 
 def test_a_layer_that_breaks_while_it_is_traced_leaves_the_weights_of_the_last_good_step():
     def build():
-        model = keras.Sequential([keras.Input((8,)), Moody(), layers.Dense(16, activation="relu"), layers.Dense(1)])
+        model = keras.Sequential(
+            [keras.Input((8,)), Moody(), layers.Dense(16, activation="relu"), layers.Dense(1)]
+        )
         model.compile(keras.optimizers.Adam(1e-2), "mse")
         return model
 
@@ -478,7 +519,9 @@ def test_a_first_step_that_breaks_leaves_the_initial_weights():
     model = built(build, replicas(4))
     before = values(model)
     for run in (model.fit, model.evaluate, model.train_on_batch):
-        with pytest.raises((ArithmeticError, RuntimeError), match="no six rows"):  # Keras wraps what breaks its build
+        with pytest.raises(
+            (ArithmeticError, RuntimeError), match="no six rows"
+        ):  # Keras wraps what breaks its build
             run(X[:6], Y[:6])
     with pytest.raises(ArithmeticError, match="no six rows"):
         model.predict(X[:6], verbose=0)

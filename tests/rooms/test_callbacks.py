@@ -405,6 +405,7 @@ def test_csv_logger_writes_one_header_and_one_row_an_epoch(both, tmp_path):
 
 
 def test_tensorboard_writes_one_event_file(tmp_path):
+    pytest.importorskip("tensorboard")
     pytest.importorskip("tensorflow", reason="Keras's TensorBoard writes through TensorFlow")
     board = keras.callbacks.TensorBoard(str(tmp_path), update_freq=1)
     build_under(mirrored()).fit(X, Y, batch_size=16, epochs=2, verbose=0, callbacks=[board])

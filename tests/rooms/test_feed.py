@@ -40,7 +40,9 @@ class Placements:
 
 def feed_of(data, placement=None, **settings):
     data = data if isinstance(data, tuple) else (data,)
-    source = open_source(*data, name="the data", batch_size=None if len(data) == 1 else 8, steps=settings.get("steps"))
+    source = open_source(
+        *data, name="the data", batch_size=None if len(data) == 1 else 8, steps=settings.get("steps")
+    )
     return Feed(source, placement or replicas(4).placement, **settings)
 
 
@@ -141,7 +143,11 @@ def test_memory_that_a_dataset_uses_again_is_copied_in_time():
             self.buffer[: len(x)] = x
             return self.buffer[: len(x)], y.copy()
 
-    placed = [np.asarray(b.arrays[0])[: b.rows] for g in feed_of(OneBuffer(X[:70], Y[:70])).epoch() for b in g.batches]
+    placed = [
+        np.asarray(b.arrays[0])[: b.rows]
+        for g in feed_of(OneBuffer(X[:70], Y[:70])).epoch()
+        for b in g.batches
+    ]
     np.testing.assert_array_equal(np.concatenate(placed), X[:70])
 
 
@@ -192,7 +198,7 @@ def test_datasets_hear_of_the_begin_and_end_of_an_epoch_even_if_it_breaks():
 
 
 def test_scalars_and_empty_parts_of_a_batch_go_whole_to_each_replica():
-    feed = feed_of(((X[:6], np.float32(3), None) for _ in range(1)))
+    feed = feed_of((X[:6], np.float32(3), None) for _ in range(1))
     (group,) = feed.epoch()
     x, scalar, nothing = group.batches[0].arrays
     assert x.shape == (8, 8) and nothing is None
@@ -243,7 +249,10 @@ def test_all_numbers_go_to_devices(dtype):
 
 def test_host_columns_are_taken_out_wherever_they_stand():
     batch = ([{"x": 1, "id": "a"}, {"y": 2}], {"name": "b", "z": 3})
-    assert columns.take_host_only(batch, ("id", "name")) == (([{"x": 1}, {"y": 2}], {"z": 3}), {"id": "a", "name": "b"})
+    assert columns.take_host_only(batch, ("id", "name")) == (
+        ([{"x": 1}, {"y": 2}], {"z": 3}),
+        {"id": "a", "name": "b"},
+    )
     assert columns.take_host_only(batch, ()) == (batch, {})
 
 

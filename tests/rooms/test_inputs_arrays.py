@@ -296,7 +296,11 @@ def test_the_batch_size_is_the_global_one_whatever_the_number_of_replicas():
     model.fit(X[:128], Y[:128], batch_size=32, verbose=0)
     assert int(model.optimizer.iterations) == 4
     shares = replicas(4).describe(global_batch=32)
-    assert (shares.global_batch, shares.batch_per_worker, shares.batch_per_replica) == (32, (32,), (8, 8, 8, 8))
+    assert (shares.global_batch, shares.batch_per_worker, shares.batch_per_replica) == (
+        32,
+        (32,),
+        (8, 8, 8, 8),
+    )
 
 
 def test_whole_numbers_of_numpy_are_numbers_too():

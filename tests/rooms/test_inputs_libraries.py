@@ -18,6 +18,7 @@ from tests.rooms.test_inputs_arrays import (
     model_on,
     outcome,
 )
+from tests.rooms.test_inputs_steps import host_ids
 
 
 @pytest.fixture(scope="session")

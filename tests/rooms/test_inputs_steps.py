@@ -51,7 +51,9 @@ def test_more_steps_than_data_ends_each_epoch_early_as_on_one_device_and_warns_o
 
 def test_steps_of_an_endless_generator_give_epochs_of_that_many_steps():
     model = model_on(4)
-    history, texts = warned(lambda: model.fit(endless(X[:70], Y[:70]), steps_per_epoch=2, epochs=3, verbose=0))
+    history, texts = warned(
+        lambda: model.fit(endless(X[:70], Y[:70]), steps_per_epoch=2, epochs=3, verbose=0)
+    )
     assert texts == []
     assert len(history.history["loss"]) == 3
     assert int(model.optimizer.iterations) == 6
@@ -66,7 +68,9 @@ def test_fewer_steps_than_batches_go_on_through_the_data_as_on_one_device(make):
     results = []
     for count in (None, 4):
         model, data = model_on(count), make(X[:96], Y[:96])
-        arguments = {"x": data} if isinstance(data, Batches) else {"x": data[0], "y": data[1], "batch_size": BATCH}
+        arguments = (
+            {"x": data} if isinstance(data, Batches) else {"x": data[0], "y": data[1], "batch_size": BATCH}
+        )
         history = model.fit(**arguments, steps_per_epoch=1, epochs=5, shuffle=False, verbose=0)
         results.append(as_results(model, history))
     assert_equal(*reversed(results))
@@ -101,8 +105,16 @@ def test_validation_steps_equal_one_device():
     results = []
     for count in (None, 4):
         model = model_on(count)
-        options = {"validation_steps": 2, "validation_batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
-        history = model.fit(X[:70], Y[:70], batch_size=BATCH, validation_data=(X[70:170], Y[70:170]), **options)
+        options = {
+            "validation_steps": 2,
+            "validation_batch_size": BATCH,
+            "epochs": 2,
+            "shuffle": False,
+            "verbose": 0,
+        }
+        history = model.fit(
+            X[:70], Y[:70], batch_size=BATCH, validation_data=(X[70:170], Y[70:170]), **options
+        )
         results.append(as_results(model, history))
         assert float(model.get_layer("seen").looked_at.value) == 2 * 64
     assert_equal(*reversed(results))
@@ -182,7 +194,13 @@ def test_steps_per_execution_change_no_number_and_callbacks_hear_the_true_last_b
     before, model.steps_per_execution = model.steps_per_execution, steps
     try:
         history = model.fit(
-            X[:70], Y[:70], validation_data=(X[:65], Y[:65]), epochs=2, shuffle=False, callbacks=[heard], **options
+            X[:70],
+            Y[:70],
+            validation_data=(X[:65], Y[:65]),
+            epochs=2,
+            shuffle=False,
+            callbacks=[heard],
+            **options,
         )
         got = as_results(model, history) | {"predict": model.predict(X[:70], callbacks=[heard], **options)}
     finally:

@@ -14,7 +14,6 @@ from tests.rooms.cases import assert_equal, built, replicas
 from tests.rooms.test_inputs_arrays import (
     BATCH,
     Seen,
-    W,
     X,
     Y,
     all_variables,

@@ -44,15 +44,25 @@ print("finished")
 """
 
 
-def soak(body, *, replicas, steps, limit):
+LIVE = """
+x = np.random.default_rng(0).normal(size=({steps} // 10 * 7, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.predict(x[:70], batch_size=7, verbose=0))
+model.fit(x, y, batch_size=7, epochs=10, verbose=0, validation_data=(x[:210], y[:210]), callbacks=[look])
+assert int(model.optimizer.iterations) == {steps}, int(model.optimizer.iterations)
+print("finished")
+"""
+
+
+def soak(body, *, replicas, steps, limit, **environ):
     """Run a script in a process of its own, as a user without any preparation would."""
     script = (PINNED + body).format(replicas=replicas, steps=steps, limit=limit)
     ours = ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "NPROC", "KERAS_BACKEND")
-    environ = {name: value for name, value in os.environ.items() if name not in ours}
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env=environ | {"JAX_PLATFORMS": "cpu"},
+        env=clean | {"JAX_PLATFORMS": "cpu"} | environ,
         capture_output=True,
         text=True,
         timeout=limit + 60,
@@ -73,3 +83,11 @@ def test_five_thousand_training_steps_on_two_cores_reach_their_end(replicas):
 @pytest.mark.parametrize("replicas", [2, 8])
 def test_two_thousand_steps_of_predict_and_evaluate_on_two_cores_reach_their_end(replicas):
     soak(LOOK, replicas=replicas, steps=2000, limit=220)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("replicas", [2, 8])
+def test_replicas_that_the_user_made_without_a_larger_pool_reach_their_end(replicas):
+    """Uneven batches with validation and predictions between; JAX's pool is as small as it comes."""
+    flag = f"--xla_force_host_platform_device_count={replicas}"
+    soak(LIVE, replicas=replicas, steps=1000, limit=220, XLA_FLAGS=flag)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,16 @@ def can_shuffle(*data: Any) -> bool:
     if isinstance(data[0], keras.utils.PyDataset):
         return data[0].num_batches is not None
     return bool(data_adapters.array_data_adapter.can_convert_arrays(data))
+
+
+def is_spent(x: Any) -> bool:
+    """True for a generator that has run to its end."""
+    return isinstance(x, types.GeneratorType) and inspect.getgeneratorstate(x) == inspect.GEN_CLOSED
+
+
+def is_empty_generator(x: Any, error: ValueError) -> bool:
+    """True if Keras refused a generator because its first read gave nothing."""
+    return isinstance(x, types.GeneratorType) and "empty generator" in str(error)
 
 
 def host_batches(adapter: Any) -> Iterator[Any]:

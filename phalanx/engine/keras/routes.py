@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from phalanx.engine.keras.found import JAXTrainer, Model, base_trainer, keras
@@ -79,6 +80,7 @@ class Hooks:
         route: `(model, method name) -> our method or None` for Keras's own.
         created: Called with each new model.
         compiled: Called with each model after `compile`.
+        plain: Entered around Keras's own methods.
     """
 
     def __init__(
@@ -86,15 +88,19 @@ class Hooks:
         route: Callable[[Model, str], Callable[..., Any] | None],
         created: Callable[[Model], None],
         compiled: Callable[[Model], None],
+        plain: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self.route, self.created, self.compiled = route, created, compiled
+        self.route, self.created, self.compiled, self.plain = route, created, compiled, plain
 
 
 def _routed(name: str, original: Callable[..., Any], hooks: Hooks) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(model: Model, *args: Any, **kwargs: Any) -> Any:
         ours = hooks.route(model, name)
-        return original(model, *args, **kwargs) if ours is None else ours(*args, **kwargs)
+        if ours is not None:
+            return ours(*args, **kwargs)
+        with hooks.plain():
+            return original(model, *args, **kwargs)
 
     return method
 
