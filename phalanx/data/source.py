@@ -53,7 +53,7 @@ class Source:
     def _once(self, stream: Iterator[Any]) -> Iterator[Any]:
         while self._held:
             yield self._held.pop()
-        for batch in stream:  # not `yield from`: closing this reader must not close the user's stream
+        for batch in stream:  # noqa: UP028 - not `yield from`: closing this reader must not close the user's stream
             yield batch
 
 

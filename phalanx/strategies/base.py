@@ -182,6 +182,7 @@ def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
     strategy = current.entered() if current.in_loop() else active()
     if strategy is not None and (home is None or home.strategy is not strategy):
         settle(model, strategy)
+        _unused.discard(strategy)
         home = home_of(model)
     if home is None:
         _say_one_device(model, name)
