@@ -74,7 +74,7 @@ class Feed:
         """A host batch like those to come, for its shapes."""
         batch, _ = columns.take_host_only(self.source.peek(), self.host_only)
         if batch is not None:
-            columns.count_rows(batch, f"{self.source.name}, first batch")
+            columns.count_rows(batch, f"{self.source.name}, batch 0")
         return batch
 
     def epoch(self) -> Iterator[Group]:
