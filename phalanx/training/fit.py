@@ -46,7 +46,7 @@ def fit(
     """
     engine.check_compiled(model, "fit")
     setup.check_training(model)
-    epochs, _ = engine.capped(epochs, None)
+    epochs = engine.capped_epochs(epochs)
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = engine.split_validation(
             (x, y, sample_weight), validation_split

@@ -26,7 +26,7 @@ def open_feed(
     class_weight: dict[int, float] | None = None,
 ) -> Feed:
     """Open the user's data as batches on the strategy's devices; see `data.source.open_source`."""
-    _, steps = engine.capped(1, steps)
+    steps = engine.capped_steps(steps)
     strategy = home.strategy
     source = open_source(
         x,

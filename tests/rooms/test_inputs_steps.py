@@ -271,3 +271,14 @@ def test_training_goes_on_without_the_columns_that_stay_on_the_host():
     got = model.fit({"x": X[:70], "id": IDS[:70]}, Y[:70], validation_data=held_out, **options).history
     wanted = plain.fit({"x": X[:70]}, Y[:70], validation_data=({"x": X[:13]}, Y[:13]), **options).history
     assert_equal(got, wanted)
+
+
+def test_validation_split_and_shuffling_keep_strings_beside_their_rows():
+    """The part that is split off is validated on, and a shuffled epoch still meets the device columns alone."""
+    inputs = keras.Input((8,), name="x")
+    with phalanx.MirroredStrategy(["cpu:0", "cpu:1"], host_only=["id"]).scope():
+        model = keras.Model({"x": inputs}, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+    history = model.fit({"x": X[:20], "id": IDS[:20]}, Y[:20], validation_split=0.25, shuffle=True, verbose=0)
+    wanted = model.evaluate({"x": X[15:20], "id": IDS[15:20]}, Y[15:20], verbose=0)
+    assert history.history["val_loss"][0] == pytest.approx(wanted, abs=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.engine.keras.found import Model, keras, keras_backend
+from phalanx.errors import warn
 
 
 def check_compiled(model: Model, method: str) -> None:
@@ -110,11 +111,19 @@ def release(callbacks: Any) -> None:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def capped(epochs: int, steps: int | None) -> tuple[int, int | None]:
-    """Apply the caps of `keras.config.set_max_epochs` and `set_max_steps_per_epoch`."""
-    most_epochs, most_steps = keras.config.max_epochs(), keras.config.max_steps_per_epoch()
-    if most_epochs:
-        epochs = min(epochs, most_epochs)
-    if most_steps:
-        steps = most_steps if not steps else min(steps, most_steps)
-    return epochs, steps
+def capped_epochs(epochs: int) -> int:
+    """Apply the cap of `keras.config.set_max_epochs`, and say so as Keras does."""
+    most = keras.config.max_epochs()
+    if not most or epochs <= most:
+        return epochs
+    warn(f"Limiting epochs to {most}")
+    return int(most)
+
+
+def capped_steps(steps: int | None) -> int | None:
+    """Apply the cap of `keras.config.set_max_steps_per_epoch`, and say so as Keras does."""
+    most = keras.config.max_steps_per_epoch()
+    if not most or (steps and steps <= most):
+        return steps
+    warn(f"Limiting steps_per_epoch to {most}")
+    return int(most)
