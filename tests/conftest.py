@@ -49,5 +49,6 @@ def nothing_left_behind(request):
 
 def pytest_terminal_summary(terminalreporter):
     skipped = terminalreporter.stats.get("skipped", [])
+    terminalreporter.write_line(f"{len(skipped)} skipped")
     for report in skipped:
         terminalreporter.write_line(f"skipped: {report.nodeid}: {report.longrepr[-1]}")

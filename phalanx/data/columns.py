@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,8 @@ def check_numeric(name: str, column: Any) -> None:
     dtypes = getattr(column, "dtypes", None)
     if dtypes is not None and hasattr(dtypes, "items"):  # a data frame: one dtype per column
         for key, dtype in dtypes.items():
-            _check_dtype(f"{name}[{key!r}]", dtype if isinstance(dtype, np.dtype) else _Extension(str(dtype)))
+            kept = dtype if isinstance(dtype, np.dtype) else _Extension(str(dtype))
+            _check_dtype(f"{name}[{key!r}]", kept, can_stay=False)
     elif isinstance(column, (list, tuple)):
         _check_dtype(name, list)
     else:
@@ -93,9 +94,9 @@ class _Extension:
         return self.name
 
 
-def _check_dtype(name: str, dtype: Any) -> None:
+def _check_dtype(name: str, dtype: Any, can_stay: bool = True) -> None:
     if getattr(dtype, "kind", None) in ("O", "S", "U", "M", "m") or dtype in (str, bytes, list):
-        key = name.split("'")[1] if "'" in name else None
+        key = name.split("'")[1] if can_stay and "'" in name else None
         keep = f"   # or: phalanx.MirroredStrategy(host_only=[{key!r}])" if key else ""
         raise ColumnError(
             message(
@@ -133,6 +134,48 @@ def take_host_only(batch: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, A
         return part
 
     return without(batch), taken
+
+
+def number_rows(arrays: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    """Put row numbers in the place of columns that stay on the host, so that they can be cut and shuffled.
+
+    Args:
+        arrays: Tree of whole arrays.
+        names: Dict keys of such columns.
+
+    Returns:
+        The tree with numbers in it, and the columns by name; `look_up` puts their rows back.
+
+    Example:
+        >>> numbered, host = number_rows({"x": np.ones(3), "id": ["a", "b", "c"]}, ("id",))
+        >>> look_up({"id": numbered["id"][1:]}, host)
+        {'id': array(['b', 'c'], dtype='<U1')}
+    """
+    host: dict[str, Any] = {}
+
+    def number(key: str, column: Any) -> Any:
+        host[key] = np.asarray(column)
+        return np.arange(len(host[key]))
+
+    return _replaced(arrays, names, number), host
+
+
+def look_up(batch: Any, host: dict[str, Any]) -> Any:
+    """Put rows of columns that stay on the host back in the place of their numbers."""
+    return _replaced(batch, tuple(host), lambda key, numbers: host[key][np.asarray(numbers)])
+
+
+def _replaced(part: Any, names: tuple[str, ...], column: Callable[[str, Any], Any]) -> Any:
+    if not names:
+        return part
+    if isinstance(part, Mapping):
+        return {
+            key: column(key, value) if key in names else _replaced(value, names, column)
+            for key, value in part.items()
+        }
+    if isinstance(part, (tuple, list)):
+        return type(part)(_replaced(value, names, column) for value in part)
+    return part
 
 
 def _is_tree(value: Any) -> bool:

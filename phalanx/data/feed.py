@@ -9,6 +9,7 @@ from typing import Any
 
 from phalanx.data import columns
 from phalanx.data.source import Source
+from phalanx.data.stream import Stream
 from phalanx.engine.arrays import Placed, Placement
 from phalanx.errors import message, warn
 
@@ -45,7 +46,7 @@ class Feed:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Stream,
         placement: Placement,
         *,
         steps: int | None = None,
@@ -79,7 +80,7 @@ class Feed:
 
     def epoch(self) -> Iterator[Group]:
         """Yield the groups of one epoch, in order."""
-        self.source.adapter.on_epoch_begin()
+        self.source.begin()
         if self._stream is None or self.steps is None:
             self._stream, self._seen = self.source.batches(), 0
         self._step, self._ended = 0, False
@@ -93,7 +94,7 @@ class Feed:
             self._ready = None
             if self._known is not None and self._seen >= self._known:
                 self._stream = None
-            self.source.adapter.on_epoch_end()
+            self.source.end()
 
     def prepare(self) -> None:
         """Read and place the next group, unless it is ready or the epoch is over."""

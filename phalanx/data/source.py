@@ -8,53 +8,51 @@ from typing import Any
 import numpy as np
 
 from phalanx.data import columns
+from phalanx.data.stream import Stream
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
 
 
 class Source:
-    """Host batches of any input that Keras takes.
+    """Host batches of any input that Keras can read from its start again and again.
 
     Args:
         adapter: Keras's data adapter for the user's object.
         name: What the user calls the data, for texts.
+        host: Columns that stay on the host, whole, where the adapter was given their row numbers instead.
     """
 
-    def __init__(self, adapter: Any, name: str) -> None:
+    one_shot = False
+
+    def __init__(self, adapter: Any, name: str, host: dict[str, Any] | None = None) -> None:
         self.adapter, self.name = adapter, name
-        self.one_shot = engine.is_generator(adapter)
         self.reuses_memory = not engine.is_array(adapter)
-        self._held: list[Any] = []
-        self._stream: Iterator[Any] | None = None
+        self._host = host or {}
 
     @property
     def num_batches(self) -> int | None:
         """Batches of one pass, or None where only reading can tell."""
         return self.adapter.num_batches
 
-    def peek(self) -> Any:
-        """The first batch, for its shapes; nothing is lost to later readers."""
+    def begin(self) -> None:
+        """Tell the user's data that an epoch begins."""
         self.adapter.on_epoch_begin()
-        if not self.one_shot:
-            return next(engine.host_batches(self.adapter), None)
-        batch = next(self.batches(), None)
-        if batch is not None:
-            self._held.append(batch)
-        return batch
+
+    def end(self) -> None:
+        """Tell the user's data that an epoch ended."""
+        self.adapter.on_epoch_end()
+
+    def peek(self) -> Any:
+        """The first batch, for its shapes; None if there is none."""
+        self.begin()
+        batch = engine.first_batch(self.adapter)
+        self.end()
+        return columns.look_up(batch, self._host)
 
     def batches(self) -> Iterator[Any]:
-        """Read from the start; a source that can be read only once goes on where it was."""
-        if not self.one_shot:
-            return engine.host_batches(self.adapter)
-        if self._stream is None:
-            self._stream = engine.host_batches(self.adapter)
-        return self._once(self._stream)
-
-    def _once(self, stream: Iterator[Any]) -> Iterator[Any]:
-        while self._held:
-            yield self._held.pop()
-        for batch in stream:  # noqa: UP028 - not `yield from`: closing this reader must not close the user's stream
-            yield batch
+        """Read from the start."""
+        batches = engine.host_batches(self.adapter)
+        return (columns.look_up(batch, self._host) for batch in batches) if self._host else batches
 
 
 def open_source(
@@ -68,7 +66,8 @@ def open_source(
     shuffle: bool | str | None = False,
     class_weight: dict[int, float] | None = None,
     host_only: tuple[str, ...] = (),
-) -> Source:
+    host: dict[str, Any] | None = None,
+) -> Source | Stream:
     """Choose the reader for the user's data, after a look at what can be seen without reading.
 
     Args:
@@ -82,6 +81,7 @@ def open_source(
         shuffle: As in Keras's `fit`; None shuffles arrays and PyDatasets and leaves the rest as it comes.
         class_weight: Weight per class, as in Keras's `fit`.
         host_only: Dict keys of columns that stay on the host.
+        host: Those columns, where their place in the data has been taken by `columns.number_rows`.
 
     Returns:
         A source of global batches.
@@ -111,23 +111,19 @@ def open_source(
             )
         )
     _check_arrays(columns.take_host_only((x, y, sample_weight), host_only)[0], name)
-    if engine.is_spent(x):
-        raise _no_batch(name)
-    try:
-        adapter = engine.adapter(
-            x=x,
-            y=y,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            steps_per_epoch=steps,
-            shuffle=engine.can_shuffle(x, y, sample_weight) if shuffle is None else shuffle,
-            class_weight=class_weight,
+    shuffle = engine.can_shuffle(x, y, sample_weight) if shuffle is None else shuffle
+    options = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "shuffle": shuffle}
+    if engine.is_generator(x):
+        engine.check_generator(**options)
+        stream = Stream(x, name)
+        if stream.peek() is None:
+            raise _no_batch(name)
+        return stream
+    if host is None:
+        (x, options["y"], options["sample_weight"]), host = columns.number_rows(
+            (x, y, sample_weight), host_only
         )
-    except ValueError as error:
-        if engine.is_empty_generator(x, error):
-            raise _no_batch(name) from error
-        raise
-    source = Source(adapter, name)
+    source = Source(engine.adapter(x=x, batch_size=batch_size, steps_per_epoch=steps, **options), name, host)
     if source.num_batches == 0:
         raise DataError(
             message(

@@ -29,7 +29,7 @@ _LOOPS: dict[str, Callable[..., Any]] = {
     "predict_on_batch": on_batch.predict_on_batch,
 }
 
-_unused: weakref.WeakSet[Strategy] = weakref.WeakSet()
+_unused: weakref.WeakKeyDictionary[Strategy, None] = weakref.WeakKeyDictionary()  # oldest first
 _log = logging.getLogger("phalanx")
 
 
@@ -77,7 +77,7 @@ class Strategy(engine.Distribution):
         mesh = engine.DeviceMesh((len(found),), [DATA_AXIS], list(self.device_names))
         super().__init__(mesh, batch_dim_name=DATA_AXIS, auto_shard_dataset=False)
         self._whole = engine.TensorLayout((), mesh)
-        _unused.add(self)
+        _unused[self] = None
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -171,7 +171,7 @@ def _remember(model: engine.Model) -> None:
     strategy, home = active(), home_of(model)
     if strategy is not None:
         settle(model, strategy)
-        _unused.discard(strategy)
+        _unused.pop(strategy, None)
     elif home is not None:
         settle(model, home.strategy)
 
@@ -182,7 +182,7 @@ def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
     strategy = current.entered() if current.in_loop() else active()
     if strategy is not None and (home is None or home.strategy is not strategy):
         settle(model, strategy)
-        _unused.discard(strategy)
+        _unused.pop(strategy, None)
         home = home_of(model)
     if home is None:
         _say_one_device(model, name)
@@ -206,7 +206,7 @@ def _say_one_device(model: engine.Model, name: str) -> None:
         _log.warning(
             message(
                 "A model trains on the replicas of the strategy in whose scope it was made or compiled.",
-                f"{model.name!r} was made outside, so fit runs on one device, and {forgotten[0]!r} is unused",
+                f"{model.name!r} was made outside: fit runs on one device, {forgotten[-1]!r} is unused",
                 "with strategy.scope(): model = build_model(); model.compile(...)",
             )
         )

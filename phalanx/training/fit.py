@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.data import columns
 from phalanx.data.feed import Feed
 from phalanx.engine import keras as engine
 from phalanx.errors import message, warn
@@ -47,10 +48,10 @@ def fit(
     engine.check_compiled(model, "fit")
     setup.check_training(model)
     epochs = engine.capped_epochs(epochs)
+    host = None
     if validation_split and validation_data is None:
-        (x, y, sample_weight), validation_data = engine.split_validation(
-            (x, y, sample_weight), validation_split
-        )
+        arrays, host = columns.number_rows((x, y, sample_weight), home.strategy.host_only)
+        (x, y, sample_weight), validation_data = engine.split_validation(arrays, validation_split)
 
     feed = setup.open_feed(
         model,
@@ -63,6 +64,7 @@ def fit(
         steps=steps_per_epoch,
         shuffle=shuffle,
         class_weight=class_weight,
+        host=host,
     )
     val_feed = None
     if validation_data is not None:
@@ -76,6 +78,7 @@ def fit(
             name="validation data",
             batch_size=validation_batch_size or batch_size,
             steps=validation_steps,
+            host=host,
         )
     setup.ready(model, home, feed)
 
@@ -92,27 +95,28 @@ def fit(
     engine.begin(model)
     logs: dict[str, Any] = {}
     try:
-        callbacks.on_train_begin()
-        for epoch in range(model._initial_epoch or initial_epoch, epochs):
-            model.reset_metrics()
-            callbacks.on_epoch_begin(epoch)
-            step_logs = train_epoch(model, home, feed, callbacks)
-            if step_logs is None:
-                _warn_no_data(feed, epoch)
-                break
-            logs = engine.epoch_logs(model, step_logs)
-            if val_feed is not None and model._should_eval(epoch, validation_freq):
-                val_logs = evaluate_feed(model, home, val_feed, callbacks)
-                logs.update({f"val_{name}": value for name, value in val_logs.items()})
-            callbacks.on_epoch_end(epoch, logs)
-            if model.stop_training:
-                break
-        engine.end(model)
-        if epochs > 0:
-            engine.finish_training(model)
+        try:
+            callbacks.on_train_begin()
+            for epoch in range(model._initial_epoch or initial_epoch, epochs):
+                model.reset_metrics()
+                callbacks.on_epoch_begin(epoch)
+                step_logs = train_epoch(model, home, feed, callbacks)
+                if step_logs is None:
+                    _warn_no_data(feed, epoch)
+                    break
+                logs = engine.epoch_logs(model, step_logs)
+                if val_feed is not None and model._should_eval(epoch, validation_freq):
+                    val_logs = evaluate_feed(model, home, val_feed, callbacks)
+                    logs.update({f"val_{name}": value for name, value in val_logs.items()})
+                callbacks.on_epoch_end(epoch, logs)
+                if model.stop_training:
+                    break
+        finally:  # also after Ctrl-C: the weights are then the newest, averaged where the optimizer averages
+            engine.end(model)
+            if epochs > 0:
+                engine.finish_training(model)
         callbacks.on_train_end(logs=logs)
     finally:
-        engine.end(model)
         engine.release(callbacks)
     return model.history
 

@@ -37,7 +37,6 @@ def predict(
     feed = setup.open_feed(model, home, x, name="prediction data", batch_size=batch_size, steps=steps)
     if not engine.layers_built(model):
         engine.build_for_predict(model, engine.unpack(feed.peek())[0])
-    feed.source.adapter.on_epoch_end()
     feed.rewind()
     adopt(model, home.strategy)
     callbacks = engine.callback_list(

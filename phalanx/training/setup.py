@@ -24,6 +24,7 @@ def open_feed(
     steps: int | None = None,
     shuffle: bool | str | None = False,
     class_weight: dict[int, float] | None = None,
+    host: dict[str, Any] | None = None,
 ) -> Feed:
     """Open the user's data as batches on the strategy's devices; see `data.source.open_source`."""
     steps = engine.capped_steps(steps)
@@ -38,6 +39,7 @@ def open_feed(
         shuffle=shuffle,
         class_weight=class_weight,
         host_only=strategy.host_only,
+        host=host,
     )
     return Feed(
         source,
@@ -53,7 +55,6 @@ def ready(model: engine.Model, home: Home, feed: Feed) -> None:
     """Build what waits for a first batch, move strays onto the replicas, and start the data anew."""
     batch = feed.peek() if engine.needs_build(model) else None
     engine.build(model, batch)
-    feed.source.adapter.on_epoch_end()
     feed.rewind()
     adopt(model, home.strategy)
 

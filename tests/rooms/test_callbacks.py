@@ -1,6 +1,7 @@
 """Callbacks under a strategy hear what Keras tells them, at the weights of the step they are told of."""
 
 import csv
+import functools
 import threading
 
 import jax
@@ -460,6 +461,26 @@ def test_ctrl_c_from_a_callback_leaves_the_model_trained_so_far_and_usable(both)
     assert ours[0][0] == 5 and ours[2] == 9
     assert_close(ours, plain)
     assert not phalanx.has_strategy()
+
+
+def test_ctrl_c_leaves_averaged_weights_where_the_optimizer_averages():
+    def interrupt(callback, batch):
+        if int(callback.model.optimizer.iterations) == 5:
+            raise KeyboardInterrupt
+
+    def run(make):
+        model = make(optimizer=keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(
+                X, Y, batch_size=16, epochs=3, verbose=0, shuffle=False, callbacks=[Do(batch=interrupt)]
+            )
+        averages = [v.numpy() for v in model.optimizer._model_variables_moving_average]
+        for weight, average in zip(model.trainable_weights, averages, strict=True):
+            np.testing.assert_array_equal(weight.numpy(), average)
+        return model.get_weights()
+
+    for ours, plain in zip(run(functools.partial(build_under, mirrored())), run(build), strict=True):
+        np.testing.assert_allclose(ours, plain, **CLOSE)
 
 
 class Fails(keras.callbacks.Callback):

@@ -9,10 +9,20 @@ from typing import Any
 
 from phalanx.engine.keras.found import data_adapter_utils, data_adapters, keras
 
+_PyDatasetAdapter = data_adapters.PyDatasetAdapter
+
 
 def adapter(**data: Any) -> Any:
     """Keras's own reader for any kind of input."""
-    return data_adapters.get_data_adapter(**data)
+    made = data_adapters.get_data_adapter(**data)
+    if isinstance(made, _PyDatasetAdapter) and made.num_batches is not None:
+        made.enqueuer = None  # keeps what it read ahead for the next epoch, out of order: `_queued` does not
+    return made
+
+
+def check_generator(**data: Any) -> None:
+    """Refuse what Keras does not take beside a generator, with Keras's own words."""
+    data_adapters.get_data_adapter(**(data | {"x": (batch for batch in [(0,)])}))
 
 
 def can_shuffle(*data: Any) -> bool:
@@ -27,19 +37,40 @@ def is_spent(x: Any) -> bool:
     return isinstance(x, types.GeneratorType) and inspect.getgeneratorstate(x) == inspect.GEN_CLOSED
 
 
-def is_empty_generator(x: Any, error: ValueError) -> bool:
-    """True if Keras refused a generator because its first read gave nothing."""
-    return isinstance(x, types.GeneratorType) and "empty generator" in str(error)
+def is_generator(x: Any) -> bool:
+    """True for data that can be read only once, by the user's own code."""
+    return isinstance(x, types.GeneratorType)
 
 
 def host_batches(adapter: Any) -> Iterator[Any]:
     """Batches of an adapter as NumPy (or sparse) arrays, from its start."""
+    if isinstance(adapter, _PyDatasetAdapter) and adapter.num_batches is not None:
+        data = adapter.py_dataset
+        if data.workers > 1 or (data.workers > 0 and data.use_multiprocessing):
+            return data_adapter_utils.get_jax_iterator(_queued(adapter))
     return iter(adapter.get_jax_iterator())
 
 
-def is_generator(adapter: Any) -> bool:
-    """True for data that can be read only once."""
-    return isinstance(adapter, data_adapters.GeneratorDataAdapter)
+def first_batch(adapter: Any) -> Any:
+    """The first batch as NumPy (or sparse) arrays, without workers that read ahead; None if there is none."""
+    if isinstance(adapter, _PyDatasetAdapter):
+        return as_host(adapter._standardize_batch(adapter.py_dataset[0]))
+    return next(host_batches(adapter), None)
+
+
+def _queued(adapter: Any) -> Iterator[Any]:
+    """One pass through a PyDataset that is read by workers; what they read ahead ends with it."""
+    data = adapter.py_dataset
+    queue = data_adapters.py_dataset_adapter.OrderedEnqueuer(
+        data, data.workers, data.use_multiprocessing, data.max_queue_size, adapter.shuffle
+    )
+    queue.start()
+    try:
+        batches = queue.get()
+        for _ in range(adapter.num_batches):
+            yield adapter._standardize_batch(next(batches))
+    finally:
+        queue.stop()
 
 
 def is_array(adapter: Any) -> bool:

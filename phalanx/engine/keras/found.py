@@ -21,11 +21,13 @@ if _backend != "jax":
 
 import keras  # noqa: E402
 from keras.src import backend as keras_backend  # noqa: E402
+from keras.src.backend.common import global_state  # noqa: E402
 from keras.src.backend.jax.trainer import JAXTrainer  # noqa: E402
 from keras.src.distribution import distribution_lib  # noqa: E402
 from keras.src.trainers import data_adapters  # noqa: E402
 from keras.src.trainers import trainer as base_trainer  # noqa: E402
 from keras.src.trainers.data_adapters import data_adapter_utils  # noqa: E402
+from keras.src.utils import rng_utils  # noqa: E402
 
 Distribution = distribution_lib.Distribution
 DeviceMesh = keras.distribution.DeviceMesh
@@ -42,6 +44,8 @@ __all__ = [
     "data_adapter_utils",
     "data_adapters",
     "distribution_lib",
+    "global_state",
     "keras",
     "keras_backend",
+    "rng_utils",
 ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from typing import Any
 
-from phalanx.engine.keras.found import Model, keras, keras_backend
+import numpy as np
+
+from phalanx.engine.keras.found import Model, global_state, keras, keras_backend, rng_utils
 from phalanx.errors import warn
 
 
@@ -46,7 +50,12 @@ def compiles(model: Model) -> bool:
 def reset_names_and_seed(seed: int) -> None:
     """Start names anew and seed everything random, so that two builds of a model are twins."""
     keras.utils.clear_session(free_memory=False)
-    keras.utils.set_random_seed(seed)
+    if "tensorflow" in sys.modules:
+        keras.utils.set_random_seed(seed)
+        return
+    random.seed(seed)  # Keras's own way would load TensorFlow where it is installed
+    np.random.seed(seed)
+    global_state.set_global_attribute(rng_utils.GLOBAL_RANDOM_SEED, seed)
 
 
 def learning_rate(model: Model) -> float | None:
