@@ -71,8 +71,13 @@ class Feed:
         self._seen = 0
         self._ready: Group | None = None
 
+    def restart(self) -> None:
+        """End the look at the data and start anew; like Keras, tell the data so also if nobody looked."""
+        self.source.end()
+        self.rewind()
+
     def peek(self) -> Any:
-        """A host batch like those to come, for its shapes."""
+        """A host batch like those to come, for its shapes; `restart` afterwards."""
         batch, _ = columns.take_host_only(self.source.peek(), self.host_only)
         if batch is not None:
             columns.count_rows(batch, f"{self.source.name}, batch 0")

@@ -45,9 +45,7 @@ class Source:
     def peek(self) -> Any:
         """The first batch, for its shapes; None if there is none."""
         self.begin()
-        batch = engine.first_batch(self.adapter)
-        self.end()
-        return columns.look_up(batch, self._host)
+        return columns.look_up(engine.first_batch(self.adapter), self._host)
 
     def batches(self) -> Iterator[Any]:
         """Read from the start."""

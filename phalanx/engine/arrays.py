@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ class Placed:
     arrays: Any
     rows: int
     padded: int
-    host: Any = None
+    host: dict[str, Any] = field(default_factory=dict)
 
     @property
     def cut(self) -> int | None:

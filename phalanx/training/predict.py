@@ -37,7 +37,7 @@ def predict(
     feed = setup.open_feed(model, home, x, name="prediction data", batch_size=batch_size, steps=steps)
     if not engine.layers_built(model):
         engine.build_for_predict(model, engine.unpack(feed.peek())[0])
-    feed.rewind()
+    feed.restart()
     adopt(model, home.strategy)
     callbacks = engine.callback_list(
         callbacks, model, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=feed.num_batches
@@ -54,9 +54,9 @@ def predict(
             results = runner.run(group)
             feed.prepare()
             outputs += results
-            host = [batch.host for batch in group.batches if batch.host]
             logs = {"outputs": results[0] if len(results) == 1 else _joined(results)}
-            callbacks.on_predict_batch_end(group.last, logs | ({"host": host[0]} if host else {}))
+            logs |= _joined([batch.host for batch in group.batches])  # columns that stay on the host
+            callbacks.on_predict_batch_end(group.last, logs)
             while fetched < len(outputs) - runner.window.depth:  # free the devices as we go
                 outputs[fetched] = arrays.to_host(outputs[fetched])
                 fetched += 1

@@ -55,7 +55,7 @@ def ready(model: engine.Model, home: Home, feed: Feed) -> None:
     """Build what waits for a first batch, move strays onto the replicas, and start the data anew."""
     batch = feed.peek() if engine.needs_build(model) else None
     engine.build(model, batch)
-    feed.rewind()
+    feed.restart()
     adopt(model, home.strategy)
 
 

@@ -120,7 +120,7 @@ def test_a_look_at_a_dataset_reads_its_first_batch_alone():
     data = Batches(X[:70], Y[:70])
     feed = feed_of(data)
     np.testing.assert_array_equal(feed.peek()[0], X[:32])
-    feed.rewind()
+    feed.restart()
     assert sum(len(group.batches) for group in feed.epoch()) == 3
     assert data.log == [0, 0, 1, 2]
 
