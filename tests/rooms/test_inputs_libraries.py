@@ -1,7 +1,9 @@
 """tf.data, torch and grain give the one-device result of the same rows as arrays; none is imported unasked."""
 
+import gc
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -174,6 +176,10 @@ def test_grain_map_datasets_equal_one_device(grain):
 
 def test_grain_iter_datasets_equal_one_device(grain):
     check_kind(lambda *columns: grain_map(grain)(*columns).to_iter_dataset().batch(BATCH))
+    gc.collect()  # grain's threads end with its iterators, a moment later
+    for thread in threading.enumerate():
+        if thread.name.startswith("grain"):
+            thread.join(timeout=30)
 
 
 def test_grain_loaders_equal_one_device(grain):
