@@ -10,12 +10,8 @@ PIP    := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/pytho
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 NEEDS  := pyproject.toml constraints.txt
 
-# Written, but not yet run whole on a quiet machine: `make pending` runs them; each goes home when it passes.
-PENDING := $(addprefix tests/rooms/test_,replica_view.py inputs_libraries.py inputs_steps.py inputs_streams.py \
-             feed.py soak.py) tests/front/test_examples.py
-
 .DEFAULT_GOAL := help
-.PHONY: help train test pending lint docs bench clean
+.PHONY: help train test lint docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,10 +20,7 @@ train: $(VENV)/.ready-train  ## train on real digits with 2 replicas; model and 
 	$(BIN)/phalanx run --replicas 2 examples/train_mnist.py
 
 test: $(VENV)/.ready-test lint docs  ## style, types, stairs, docs, then every test
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term $(addprefix --ignore=,$(PENDING))
-
-pending: $(VENV)/.ready-test  ## the tests that are not yet part of `make test`
-	$(BIN)/python -m pytest -n 2 $(PENDING)
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 lint: $(VENV)/.ready-test  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

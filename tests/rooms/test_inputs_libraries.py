@@ -33,9 +33,13 @@ def torch():
     return pytest.importorskip("torch")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def grain():
-    return pytest.importorskip("grain")
+    yield pytest.importorskip("grain")
+    gc.collect()  # grain's threads end with its iterators, a moment later
+    for thread in threading.enumerate():
+        if thread.name.startswith("grain"):
+            thread.join(timeout=30)
 
 
 def check_kind(make, rows=70, **fit):
@@ -176,10 +180,6 @@ def test_grain_map_datasets_equal_one_device(grain):
 
 def test_grain_iter_datasets_equal_one_device(grain):
     check_kind(lambda *columns: grain_map(grain)(*columns).to_iter_dataset().batch(BATCH))
-    gc.collect()  # grain's threads end with its iterators, a moment later
-    for thread in threading.enumerate():
-        if thread.name.startswith("grain"):
-            thread.join(timeout=30)
 
 
 def test_grain_loaders_equal_one_device(grain):
