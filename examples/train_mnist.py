@@ -9,7 +9,6 @@ Keras. The model file that comes out is plain Keras too, as the last step shows 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from pathlib import Path
 
@@ -65,23 +64,23 @@ def parse() -> argparse.Namespace:
     """Read the command line; --help explains what each number means for several replicas."""
     parser = argparse.ArgumentParser(
         description="Train a small CNN on 4,000 real digits and test it on 1,000 others.",
-        epilog="Try phalanx run with --replicas 1, then with --replicas 4: the accuracy stays where it is, "
-        "because every number of replicas computes the one-device result.",
+        epilog="Try phalanx run with --replicas 1, then 4: the batch grows with the replicas, "
+        "and the printed plan says how learning rate, warmup and steps follow it.",
     )
     parser.add_argument("--epochs", type=int, default=12, help="passes over the training rows (default 12)")
     parser.add_argument(
-        "--batch",
+        "--batch-per-replica",
         type=int,
-        default=64,
-        help="GLOBAL batch: rows per step over all replicas; 64 on 2 replicas is 32 each (default 64)",
+        default=32,
+        help="rows per step on each replica; the recipe derives the rest from it (default 32)",
     )
     parser.add_argument("--rows", type=int, help="use only the first ROWS training rows, for a quick try")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/mnist"), help="folder for the results (default runs/mnist)"
     )
     args = parser.parse_args()
-    for name in ("epochs", "batch", "rows"):
-        value = getattr(args, name)
+    for name in ("epochs", "batch-per-replica", "rows"):
+        value = getattr(args, name.replace("-", "_"))
         if value is not None and value < 1:
             parser.error(f"--{name} starts at 1.\n  received: {value}\n  next:     --{name} 64")
     return args
@@ -102,14 +101,19 @@ def main() -> None:
     print(f"Data: {data.source}; {len(data.x_train):,} to train on, {len(data.x_test):,} to test on")
 
     strategy = phalanx.MirroredStrategy()
-    print(strategy.describe(global_batch=args.batch))
+    recipe = phalanx.Recipe(
+        batch_per_replica=args.batch_per_replica,
+        learning_rate=lambda updates: keras.optimizers.schedules.CosineDecay(2e-3, updates),
+        base_batch=64,  # where 2e-3 was tuned
+    )
+    plan = recipe.plan(strategy, optimizer="adam", dataset_size=len(data.x_train), epochs=args.epochs)
+    print(strategy.describe(plan.global_batch), plan, sep="\n\n", end="\n\n")
     keras.utils.set_random_seed(1)
 
     with strategy.scope():
         model = build_model(data.x_train.shape[1:])
-        steps = args.epochs * math.ceil(len(data.x_train) / args.batch)
         model.compile(
-            optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, steps)),
+            optimizer=plan.make_optimizer(keras.optimizers.Adam),
             loss="sparse_categorical_crossentropy",
             metrics=["accuracy"],
         )
@@ -118,12 +122,12 @@ def main() -> None:
     history = model.fit(
         data.x_train,
         data.y_train,
-        batch_size=args.batch,
+        batch_size=plan.global_batch,
         epochs=args.epochs,
         validation_data=(data.x_test, data.y_test),
     )
     seconds = time.perf_counter() - started
-    accuracy = accuracy_of(model, data, args.batch)
+    accuracy = accuracy_of(model, data, plan.global_batch)
 
     args.out.mkdir(parents=True, exist_ok=True)
     model_path, curve_path = args.out / "model.keras", args.out / "curves.png"
@@ -132,7 +136,7 @@ def main() -> None:
     title = f"Handwritten digits on {replicas} replicas, test accuracy {accuracy:.1%}"
     save_curves(history.history, title, curve_path)
 
-    again = accuracy_of(keras.models.load_model(model_path), data, args.batch)
+    again = accuracy_of(keras.models.load_model(model_path), data, plan.global_batch)
 
     print(f"Trained {args.epochs} epochs on {replicas} replicas in {seconds:.1f} s")
     print(f"Test accuracy: {accuracy:.2%}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.host import env as _env
 
 if TYPE_CHECKING:
+    from phalanx import callbacks
     from phalanx.errors import (
         ColumnError,
         DataError,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         UserError,
     )
     from phalanx.parity import verify
+    from phalanx.plan import Plan
+    from phalanx.recipe import Recipe
     from phalanx.strategies.base import Strategy
     from phalanx.strategies.mirrored import MirroredStrategy
     from phalanx.strategies.one_device import OneDeviceStrategy, get_strategy, has_strategy
@@ -41,6 +44,8 @@ _HOME = {
     "OneDeviceStrategy": "strategies.one_device",
     "PhalanxError": "errors",
     "PhalanxWarning": "errors",
+    "Plan": "plan",
+    "Recipe": "recipe",
     "ScopeError": "errors",
     "SettingError": "errors",
     "Strategy": "strategies.base",
@@ -51,6 +56,8 @@ _HOME = {
     "verify": "parity",
 }
 
+_MODULES = ("callbacks",)
+
 __all__ = [
     "ColumnError",
     "DataError",
@@ -60,12 +67,15 @@ __all__ = [
     "OneDeviceStrategy",
     "PhalanxError",
     "PhalanxWarning",
+    "Plan",
+    "Recipe",
     "ScopeError",
     "SettingError",
     "Strategy",
     "UnsupportedError",
     "UserError",
     "__version__",
+    "callbacks",
     "get_strategy",
     "has_strategy",
     "verify",
@@ -76,6 +86,8 @@ if "keras" not in sys.modules:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"phalanx.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"phalanx.{_HOME[name]}"), name)

@@ -94,7 +94,7 @@ def _on_replica(
     sizes = rows_per_replica(rows, replicas)
     each = rows_each(rows, replicas)
     seeded = [
-        _seed_of(replica, value) if merge == "seed" else value
+        seed_of(replica, value) if merge == "seed" else value
         for value, merge in zip(non_trainable, parts.merges, strict=True)
     ]
 
@@ -149,8 +149,8 @@ def _contribution(merge: str, old: Any, start: Any, new: Any, replica: Any, mine
     return jnp.where(replica == 0, new - start, jnp.zeros_like(new))
 
 
-def _seed_of(replica: Any, state: Any) -> Any:
-    """A seed generator's state `(seed, counter)` with the seed moved on by the replica's index."""
+def seed_of(replica: Any, state: Any) -> Any:
+    """A seed generator's state `(seed, counter)` with the seed moved on by a replica's index."""
     return state.at[0].add((replica.astype(jnp.uint32) * jnp.uint32(_SEED_STRIDE)).astype(state.dtype))
 
 

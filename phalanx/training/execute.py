@@ -8,6 +8,7 @@ from phalanx.data.feed import Group
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placed
 from phalanx.training import home as homes
+from phalanx.training import noise
 from phalanx.training.window import Window
 
 TRAIN = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -26,7 +27,7 @@ class Runner:
     """
 
     def __init__(self, model: engine.Model, home: homes.Home, kind: str, parts: tuple[str, ...]) -> None:
-        self.model, self.parts = model, parts
+        self.model, self.home, self.parts = model, home, parts
         self.step = homes.compiled(model, home, kind, parts)
         self.window = Window(home.strategy.in_flight)
         self.state: Any = None
@@ -40,12 +41,23 @@ class Runner:
         return [self._one(batch) for batch in group.batches]
 
     def _one(self, batch: Placed) -> Any:
-        if self.state is None or engine.is_home(self.model):  # a callback may have asked for the state
-            self.state = engine.take(self.model, self.parts)
+        self._take()
         results, self.state = self.step(self.state, batch.arrays, batch.cut)
         engine.lend(self.model, self.parts, self.state)
         self.window.push(results, self.state)
         return results
+
+    def measure_noise(self, batch: Placed) -> noise.Look | None:
+        """Dispatch a look at the gradients that the coming step will have; see `training.noise`."""
+        self._take()
+        look = noise.measure(self.model, self.home, self.state, batch)
+        if look is not None:
+            self.window.push(look.squared, None)
+        return look
+
+    def _take(self) -> None:
+        if self.state is None or engine.is_home(self.model):  # a callback may have asked for the state
+            self.state = engine.take(self.model, self.parts)
 
     def finish(self) -> None:
         """Wait for all steps and put the state back into the model."""

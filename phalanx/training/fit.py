@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from phalanx.data import columns
@@ -129,11 +130,13 @@ def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> 
     """
     runner = Runner(model, home, "train", TRAIN)
     engine.begin(model)
-    heard = engine.hears_batches(callbacks, "train")
+    heard, watching = engine.hears_batches(callbacks, "train"), engine.before_step(callbacks)
     logs = None
     for group in feed.epoch():
         if heard:
             callbacks.on_train_batch_begin(group.first)
+        for watch in watching:
+            watch(functools.partial(runner.measure_noise, group.batches[0]))
         logs = runner.run(group)[-1]
         feed.prepare()  # read and place the next batches while the devices work on these
         if heard:

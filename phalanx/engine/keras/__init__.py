@@ -19,6 +19,7 @@ from phalanx.engine.keras.data import (
     unpack,
 )
 from phalanx.engine.keras.found import (
+    Callback,
     DeviceMesh,
     Distribution,
     Model,
@@ -26,6 +27,7 @@ from phalanx.engine.keras.found import (
 )
 from phalanx.engine.keras.model import (
     as_floats,
+    before_step,
     build,
     build_for_predict,
     callback_list,
@@ -53,6 +55,13 @@ from phalanx.engine.keras.routes import (
     check,
     install,
 )
+from phalanx.engine.keras.schedule import (
+    is_schedule,
+    optimizer_arguments,
+    optimizer_classes,
+    optimizer_rate,
+    schedule,
+)
 from phalanx.engine.keras.state import (
     PARTS,
     begin,
@@ -73,6 +82,7 @@ from phalanx.engine.keras.state import (
 __all__ = [
     "PARTS",
     "ROUTED",
+    "Callback",
     "DeviceMesh",
     "Distribution",
     "Hooks",
@@ -81,6 +91,7 @@ __all__ = [
     "adapter",
     "as_floats",
     "as_host",
+    "before_step",
     "begin",
     "build",
     "build_for_predict",
@@ -106,6 +117,7 @@ __all__ = [
     "is_array",
     "is_generator",
     "is_home",
+    "is_schedule",
     "is_spent",
     "layers_built",
     "learning_rate",
@@ -114,11 +126,15 @@ __all__ = [
     "needs_build",
     "note",
     "noted",
+    "optimizer_arguments",
+    "optimizer_classes",
+    "optimizer_rate",
     "raw_value",
     "release",
     "replica_parts",
     "replica_view_refusal",
     "reset_names_and_seed",
+    "schedule",
     "set_distribution",
     "split_validation",
     "take",

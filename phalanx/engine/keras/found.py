@@ -33,8 +33,10 @@ Distribution = distribution_lib.Distribution
 DeviceMesh = keras.distribution.DeviceMesh
 TensorLayout = keras.distribution.TensorLayout
 Model = keras.Model
+Callback = keras.callbacks.Callback
 
 __all__ = [
+    "Callback",
     "DeviceMesh",
     "Distribution",
     "JAXTrainer",

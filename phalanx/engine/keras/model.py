@@ -113,6 +113,12 @@ def hears_batches(callbacks: Any, kind: str) -> bool:
     )
 
 
+def before_step(callbacks: Any) -> list[Any]:
+    """What callbacks of ours want to be called with before each step: `callback.before_step(measure)`."""
+    heard = (getattr(callback, "before_step", None) for callback in getattr(callbacks, "callbacks", ()))
+    return [call for call in heard if call is not None]
+
+
 def release(callbacks: Any) -> None:
     """End the thread of a callback list whose loop did not reach its end."""
     executor, callbacks._executor = callbacks._executor, None
