@@ -159,7 +159,10 @@ class Recipe:
 
     def _check_one_rate(self, optimizer: Any) -> None:
         rate = engine.optimizer_rate(optimizer)
-        if rate is not None and (engine.is_schedule(rate) or rate != self.learning_rate):
+        own = self.learning_rate
+        if rate is None or rate is own:
+            return
+        if callable(rate) or callable(own) or not math.isclose(rate, own, rel_tol=1e-6):  # float32 in Keras
             raise SettingError(
                 message(
                     "The base learning rate is the recipe's alone: one number or one schedule.",
