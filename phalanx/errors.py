@@ -2,12 +2,14 @@
 
     PhalanxError
     ├── UserError (ValueError) ......... what was asked for cannot be done as asked
+    │   ├── ClusterError ............... who takes part in a run, and where they are
     │   ├── DeviceError ................ names, counts and kinds of devices
     │   ├── DataError .................. rows, columns, lengths, dtypes of the data
     │   ├── SettingError ............... a number or option outside its rule
     │   └── UnsupportedError ........... a combination that Phalanx refuses rather than gets wrong
     ├── ScopeError (RuntimeError) ...... scopes, strategies and the order of things
-    └── EngineError (RuntimeError) ..... Keras or JAX is not one that Phalanx understands
+    ├── EngineError (RuntimeError) ..... Keras or JAX is not one that Phalanx understands
+    └── WorkerLost (RuntimeError) ...... another worker is gone, or does not answer
     ColumnError (DataError, TypeError)   a column that has no numbers in it
 
     PhalanxWarning (UserWarning) ....... it goes on, but not as you may think
@@ -27,6 +29,10 @@ class PhalanxError(Exception):
 
 class UserError(PhalanxError, ValueError):
     """What was asked for cannot be done as asked."""
+
+
+class ClusterError(UserError):
+    """An environment that describes no cluster in which every worker can find every other."""
 
 
 class DeviceError(UserError):
@@ -55,6 +61,10 @@ class ScopeError(PhalanxError, RuntimeError):
 
 class EngineError(PhalanxError, RuntimeError):
     """The Keras or JAX that was found is not one that Phalanx understands."""
+
+
+class WorkerLost(PhalanxError, RuntimeError):
+    """Another worker is gone, stands still, or is at another place of the script."""
 
 
 class PhalanxWarning(UserWarning):

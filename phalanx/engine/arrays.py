@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from phalanx.errors import UnsupportedError, message
 from phalanx.rows import has_rows, is_sparse, pad
 from phalanx.split import padded_rows, rows_per_replica
 
@@ -46,6 +47,7 @@ class Placement:
 
     Attributes:
         rows_placed: True rows that each replica has been given so far.
+        alone: True if all devices are this process's own.
     """
 
     def __init__(self, devices: Sequence[jax.Device]) -> None:
@@ -55,6 +57,7 @@ class Placement:
         self.rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.rows_placed = [0] * len(devices)
+        self.alone = all(device.process_index == jax.process_index() for device in devices)
 
     @property
     def replicas(self) -> int:
@@ -84,8 +87,8 @@ class Placement:
     def _column(self, column: Any, padded: int, split: bool, copy: bool) -> Any:
         """Place one column; host memory goes shard by shard, which costs half of `jax.device_put`."""
         if not split:
-            return jax.device_put(column.copy() if copy and hasattr(column, "copy") else column, self.whole)
-        if isinstance(column, jax.Array):
+            return self.spread(column.copy() if copy and hasattr(column, "copy") else column)
+        if isinstance(column, jax.Array) and self.alone:
             return jax.device_put(pad(column, padded - column.shape[0]), self.rows)
         column = np.asarray(column, jax.dtypes.canonicalize_dtype(column.dtype))
 
@@ -98,8 +101,30 @@ class Placement:
         return jax.make_array_from_callback((padded, *column.shape[1:]), self.rows, shard)
 
     def replicate(self, values: Sequence[Any]) -> list[jax.Array]:
-        """Copy each value whole onto every replica."""
-        return list(jax.device_put(list(values), self.whole))
+        """Copy each value whole onto every replica; every process gives the same values."""
+        if self.alone:
+            return list(jax.device_put(list(values), self.whole))
+        return [self.spread(value) for value in values]
+
+    def spread(self, value: Any) -> Any:
+        """Copy one value whole onto every replica."""
+        if self.alone:
+            return jax.device_put(value, self.whole)
+        if is_sparse(value):
+            raise UnsupportedError(
+                message(
+                    "Several workers train on dense columns.",
+                    f"a sparse column of shape {value.shape}",
+                    "x = x.todense()",
+                )
+            )
+        host = np.asarray(value)
+        host = np.asarray(host, jax.dtypes.canonicalize_dtype(host.dtype))
+        return jax.make_array_from_callback(host.shape, self.whole, lambda index: host[index])
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """This process's copy of a value that lies whole on every replica."""
+        return value.addressable_data(0)
 
     def holds(self, value: Any) -> bool:
         """True if a value already lies whole on every replica."""

@@ -72,6 +72,11 @@ def find(names: Sequence[str] | None) -> list[jax.Device]:
     return [there[index] for _, index in wanted]
 
 
+def of_all_workers() -> list[jax.Device]:
+    """Every device of every worker, in worker order."""
+    return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+
+
 def steps_in_flight(devices: Sequence[jax.Device]) -> int:
     """How many dispatched steps may be unfinished while the next one is being prepared.
 

@@ -28,3 +28,8 @@ def set_default(name: str, value: str) -> str:
     if not os.environ.get(name):
         os.environ[name] = value
     return os.environ[name]
+
+
+def write(name: str, value: str) -> None:
+    """Set a variable, also over the user's value."""
+    os.environ[name] = value

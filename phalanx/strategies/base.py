@@ -11,11 +11,13 @@ from typing import Any
 from phalanx.describe import Description, Work
 from phalanx.engine import devices as device_door
 from phalanx.engine import keras as engine
+from phalanx.engine import runtime
 from phalanx.engine.arrays import DATA_AXIS, Placement
+from phalanx.engine.runtime import Exchange
 from phalanx.errors import SettingError, message
 from phalanx.strategies import current
 from phalanx.training import evaluate, fit, on_batch, predict
-from phalanx.training.home import home_of, settle
+from phalanx.training.home import go_home, home_of, settle
 from phalanx.world import World
 
 VIEWS = ("global", "replica")
@@ -41,6 +43,7 @@ class Strategy(engine.Distribution):
         view: `"global"`: the one-device program over the whole batch. `"replica"`: each replica computes
             its own batch statistics and dropout masks, as in tf.distribute.
         host_only: Keys of dict features that stay on the host, such as string ids.
+        exchange: Where several workers tell each other small values; None for one worker.
 
     Raises:
         DeviceError: Names that do not fit this machine.
@@ -48,7 +51,12 @@ class Strategy(engine.Distribution):
     """
 
     def __init__(
-        self, names: Sequence[str] | None, *, view: str = "global", host_only: Sequence[str] = ()
+        self,
+        names: Sequence[str] | None,
+        *,
+        view: str = "global",
+        host_only: Sequence[str] = (),
+        exchange: Exchange | None = None,
     ) -> None:
         if view not in VIEWS:
             raise SettingError(
@@ -67,12 +75,17 @@ class Strategy(engine.Distribution):
                 )
             )
         engine.install(_HOOKS)
-        found = device_door.find(names)
+        self.exchange = exchange
+        found = device_door.find(names) if exchange is None else device_door.of_all_workers()
         self.placement = Placement(found)
         self.view = view
         self.host_only = tuple(host_only)
         self.in_flight = device_door.steps_in_flight(found)
-        self.world = World(replicas_per_process=len(found))
+        self.world = World(
+            processes=runtime.processes() if exchange else 1,
+            process=runtime.process() if exchange else 0,
+            replicas_per_process=len(found) // (runtime.processes() if exchange else 1),
+        )
         self.device_names = tuple(map(device_door.name_of, found))
         mesh = engine.DeviceMesh((len(found),), [DATA_AXIS], list(self.device_names))
         super().__init__(mesh, batch_dim_name=DATA_AXIS, auto_shard_dataset=False)
@@ -83,6 +96,11 @@ class Strategy(engine.Distribution):
     def num_replicas_in_sync(self) -> int:
         """Model copies whose gradients meet in every step."""
         return self.world.replicas
+
+    @property
+    def is_chief(self) -> bool:
+        """True on the worker that writes and prints for all; with one worker always."""
+        return self.world.process == 0
 
     @property
     def num_model_replicas(self) -> int:
@@ -134,7 +152,10 @@ class Strategy(engine.Distribution):
 
     def get_variable_layout(self, variable: Any) -> Any:
         """Variables lie whole on every replica, unless they carry a layout of their own."""
-        return getattr(variable, "_layout", None) or self._whole
+        given = getattr(variable, "_layout", None)
+        if given is None and not self.placement.alone:
+            return None  # an ordinary array of this worker until a loop adopts it: building asks nobody else
+        return given or self._whole
 
     def get_tensor_layout(self, path: str) -> None:
         """Values inside the model are left to the compiler."""
@@ -189,8 +210,12 @@ def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
         return None
 
     def loop(*args: Any, **kwargs: Any) -> Any:
-        with current.loop(home.strategy):
-            return _LOOPS[name](model, home, *args, **kwargs)
+        with current.loop(home.strategy, model) as outermost:
+            try:
+                return _LOOPS[name](model, home, *args, **kwargs)
+            finally:
+                if outermost:
+                    go_home(model)
 
     return loop
 

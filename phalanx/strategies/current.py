@@ -18,6 +18,7 @@ class _Scopes(threading.local):
     def __init__(self) -> None:
         self.entered: list[Strategy] = []
         self.loops = 0  # loops of ours that run in this thread, and have set Keras's distribution themselves
+        self.models: list[Any] = []  # the models that they train, outermost first
 
 
 _scopes = _Scopes()
@@ -29,14 +30,20 @@ def entered() -> Strategy | None:
 
 
 @contextlib.contextmanager
-def loop(strategy: Any) -> Iterator[None]:
-    """New variables follow the strategy while one of our loops runs; other models keep their own."""
+def loop(strategy: Any, model: Any) -> Iterator[bool]:
+    """New variables follow the strategy while one of our loops runs; other models keep their own.
+
+    Yields:
+        True for the outermost loop of this model.
+    """
     before = engine.current_distribution()
     engine.set_distribution(strategy)
     _scopes.loops += 1
+    _scopes.models.append(model)
     try:
-        yield
+        yield not any(each is model for each in _scopes.models[:-1])
     finally:
+        _scopes.models.pop()
         _scopes.loops -= 1
         engine.set_distribution(before)
 

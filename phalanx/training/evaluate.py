@@ -39,6 +39,8 @@ def evaluate(
         model, home, x, y, sample_weight, name="evaluation data", batch_size=batch_size, steps=steps
     )
     setup.ready(model, home, feed)
+    setup.begin(model, home, "evaluate", feed)
+    verbose = verbose if home.strategy.is_chief else 0
     callbacks = engine.callback_list(
         callbacks, model, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=feed.num_batches
     )

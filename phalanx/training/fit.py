@@ -9,7 +9,7 @@ from phalanx.data import columns
 from phalanx.data.feed import Feed
 from phalanx.engine import keras as engine
 from phalanx.errors import message, warn
-from phalanx.training import setup
+from phalanx.training import setup, together
 from phalanx.training.evaluate import evaluate_feed
 from phalanx.training.execute import TRAIN, Runner
 from phalanx.training.home import Home
@@ -83,8 +83,9 @@ def fit(
         )
     setup.ready(model, home, feed)
 
+    verbose = verbose if home.strategy.is_chief else 0
     callbacks = engine.callback_list(
-        callbacks,
+        engine.for_worker(callbacks, home.strategy.is_chief),
         model,
         add_history=True,
         add_progbar=verbose != 0,
@@ -97,8 +98,9 @@ def fit(
     logs: dict[str, Any] = {}
     try:
         try:
-            callbacks.on_train_begin()
-            for epoch in range(model._initial_epoch or initial_epoch, epochs):
+            callbacks.on_train_begin()  # where a backup is restored, on the chief
+            setup.begin(model, home, "fit", feed, val_feed)
+            for epoch in together.epochs(home, model._initial_epoch or initial_epoch, epochs):
                 model.reset_metrics()
                 callbacks.on_epoch_begin(epoch)
                 step_logs = train_epoch(model, home, feed, callbacks)
@@ -110,6 +112,7 @@ def fit(
                     val_logs = evaluate_feed(model, home, val_feed, callbacks)
                     logs.update({f"val_{name}": value for name, value in val_logs.items()})
                 callbacks.on_epoch_end(epoch, logs)
+                together.end_of_epoch(model, home)
                 if model.stop_training:
                     break
         finally:  # also after Ctrl-C: the weights are then the newest, averaged where the optimizer averages
@@ -131,7 +134,7 @@ def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> 
     runner = Runner(model, home, "train", TRAIN)
     engine.begin(model)
     heard, watching = engine.hears_batches(callbacks, "train"), engine.before_step(callbacks)
-    logs = None
+    logs, pulse = None, together.Pulse(home.strategy.exchange)
     for group in feed.epoch():
         if heard:
             callbacks.on_train_batch_begin(group.first)
@@ -141,7 +144,8 @@ def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> 
         feed.prepare()  # read and place the next batches while the devices work on these
         if heard:
             callbacks.on_train_batch_end(group.last, logs)
-        if model.stop_training:
+        if pulse.stop(model.stop_training):
+            model.stop_training = True
             break
     runner.finish()
     return logs

@@ -11,6 +11,7 @@ import jax
 from phalanx import replica_step, step
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placement
+from phalanx.engine.runtime import Exchange
 from phalanx.errors import ScopeError, UnsupportedError, message
 
 
@@ -21,6 +22,8 @@ class Strategy(Protocol):
     view: str
     host_only: tuple[str, ...]
     in_flight: int
+    exchange: Exchange | None
+    is_chief: bool
 
 
 @dataclass
@@ -30,10 +33,12 @@ class Home:
     Args:
         strategy: Where the model trains.
         steps: Compiled steps by kind and number of variables.
+        left: Arrays that the last loop of several workers left in the variables, by the variable's id.
     """
 
     strategy: Strategy
     steps: dict[Any, Callable[..., Any]] = field(default_factory=dict)
+    left: dict[int, Any] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: Any) -> Home:
         return Home(self.strategy)
@@ -60,7 +65,7 @@ def adopt(model: engine.Model, strategy: Strategy) -> None:
         ScopeError: Values of some variables are gone; none is moved then.
     """
     placement = strategy.placement
-    every = {id(v): v for part in engine.variables_of(model) for v in part}.values()
+    every = _every(model)
     strays = [v for v in every if not placement.holds(engine.raw_value(v))]
     lost = [v.path for v in strays if _is_lost(engine.raw_value(v))]
     if lost:
@@ -74,6 +79,35 @@ def adopt(model: engine.Model, strategy: Strategy) -> None:
     moved = placement.replicate([engine.raw_value(v) for v in strays])
     for variable, value in zip(strays, moved, strict=True):
         engine.move(variable, value, placement.whole)
+
+
+def go_home(model: engine.Model) -> None:
+    """After a loop of several workers: give the variables this worker's own copies back.
+
+    Between loops they are ordinary arrays, so that saving, reading or calling the model needs no other worker.
+    """
+    home = home_of(model)
+    if home is None or home.strategy.placement.alone:
+        return
+    placement = home.strategy.placement
+    home.left = {}
+    for variable in _every(model):
+        value = engine.raw_value(variable)
+        if placement.holds(value):
+            engine.move(variable, placement.own(value), None)
+        home.left[id(variable)] = engine.raw_value(variable)
+
+
+def changed(model: engine.Model, home: Home) -> bool:
+    """True if a variable is new, or was given another value since the last loop left it."""
+    values = ((id(v), engine.raw_value(v)) for v in _every(model))
+    return any(
+        home.left.get(i) is not value and not home.strategy.placement.holds(value) for i, value in values
+    )
+
+
+def _every(model: engine.Model) -> list[Any]:
+    return list({id(v): v for part in engine.variables_of(model) for v in part}.values())
 
 
 def _is_lost(value: Any) -> bool:
@@ -119,4 +153,5 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
     if not engine.compiles(model):
         return run
     state = tuple([whole] * size for size in sizes)
-    return jax.jit(run, static_argnums=2, donate_argnums=0, out_shardings=(None, state))
+    results = None if strategy.placement.alone else whole  # what every worker can read
+    return jax.jit(run, static_argnums=2, donate_argnums=0, out_shardings=(results, state))

@@ -11,7 +11,7 @@ from phalanx.engine import keras as engine
 from phalanx.errors import SettingError, message
 from phalanx.training import setup
 from phalanx.training.execute import PREDICT, TEST, TRAIN, Runner
-from phalanx.training.home import Home, adopt
+from phalanx.training.home import Home
 
 
 def train_on_batch(
@@ -59,7 +59,7 @@ def predict_on_batch(model: engine.Model, home: Home, x: Any) -> Any:
     batch, group = _placed(model, home, (x,))
     if not engine.layers_built(model):
         engine.build_for_predict(model, batch[0])
-    adopt(model, home.strategy)
+    setup.begin(model, home, "predict_on_batch")
     (outputs,) = _run(model, home, "predict", PREDICT, group)
     return arrays.to_host(outputs)
 
@@ -67,7 +67,7 @@ def predict_on_batch(model: engine.Model, home: Home, x: Any) -> Any:
 def _update(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...], batch: Any) -> dict[str, Any]:
     batch, group = _placed(model, home, batch)
     engine.build(model, batch)
-    adopt(model, home.strategy)
+    setup.begin(model, home, f"{kind}_on_batch")
     model.reset_metrics()
     return engine.as_floats(_run(model, home, kind, parts, group)[0])
 

@@ -12,7 +12,7 @@ from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
 from phalanx.training import setup
 from phalanx.training.execute import PREDICT, Runner
-from phalanx.training.home import Home, adopt
+from phalanx.training.home import Home
 
 
 def predict(
@@ -38,7 +38,8 @@ def predict(
     if not engine.layers_built(model):
         engine.build_for_predict(model, engine.unpack(feed.peek())[0])
     feed.restart()
-    adopt(model, home.strategy)
+    setup.begin(model, home, "predict", feed)
+    verbose = verbose if home.strategy.is_chief else 0
     callbacks = engine.callback_list(
         callbacks, model, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=feed.num_batches
     )

@@ -9,6 +9,7 @@ from phalanx.data.feed import Feed
 from phalanx.data.source import open_source
 from phalanx.engine import keras as engine
 from phalanx.errors import SettingError, message
+from phalanx.training import together
 from phalanx.training.home import Home, adopt
 
 
@@ -52,10 +53,18 @@ def open_feed(
 
 
 def ready(model: engine.Model, home: Home, feed: Feed) -> None:
-    """Build what waits for a first batch, move strays onto the replicas, and start the data anew."""
+    """Build what waits for a first batch, and start the data anew."""
     batch = feed.peek() if engine.needs_build(model) else None
     engine.build(model, batch)
     feed.restart()
+
+
+def begin(model: engine.Model, home: Home, what: str, *feeds: Feed | None) -> None:
+    """Agree with the other workers, if there are any, and move strays onto the replicas."""
+    together.start(model, home, what)
+    for feed in feeds:
+        if feed is not None:
+            together.lengths(home, feed.num_batches)
     adopt(model, home.strategy)
 
 

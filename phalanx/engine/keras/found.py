@@ -22,6 +22,7 @@ if _backend != "jax":
 import keras  # noqa: E402
 from keras.src import backend as keras_backend  # noqa: E402
 from keras.src.backend.common import global_state  # noqa: E402
+from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
 from keras.src.backend.jax.trainer import JAXTrainer  # noqa: E402
 from keras.src.distribution import distribution_lib  # noqa: E402
 from keras.src.trainers import data_adapters  # noqa: E402
@@ -47,6 +48,7 @@ __all__ = [
     "data_adapters",
     "distribution_lib",
     "global_state",
+    "jax_distribution",
     "keras",
     "keras_backend",
     "rng_utils",

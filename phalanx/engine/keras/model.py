@@ -66,6 +66,24 @@ def learning_rate(model: Model) -> float | None:
     return float(rate.value) if isinstance(rate, keras.Variable) else None
 
 
+def set_learning_rate(model: Model, rate: float) -> None:
+    """Change a fixed learning rate."""
+    model.optimizer.learning_rate = rate
+
+
+def random_state() -> list[Any]:
+    """What Keras shuffles with: the global random states of NumPy and Python, as plain values."""
+    kind, keys, *rest = np.random.get_state()
+    return [[kind, keys.tolist(), *rest], random.getstate()]
+
+
+def set_random_state(state: list[Any]) -> None:
+    """Continue with another's random numbers; see `random_state`."""
+    (kind, keys, *rest), (version, numbers, gauss) = state
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+    random.setstate((version, tuple(numbers), gauss))
+
+
 def finish_training(model: Model) -> None:
     """Let the optimizer write final values, such as moving averages, into the weights."""
     if isinstance(model.optimizer, keras.optimizers.Optimizer):
@@ -111,6 +129,23 @@ def hears_batches(callbacks: Any, kind: str) -> bool:
         for callback in callbacks.callbacks
         for name in names
     )
+
+
+_WRITERS = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.RemoteMonitor,
+)
+
+
+def for_worker(callbacks: Any, is_chief: bool) -> Any:
+    """The callbacks of one worker: those that write files are the chief's, unless they say `all_workers`."""
+    if is_chief or callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    given = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+    return [each for each in given if getattr(each, "all_workers", False) or not isinstance(each, _WRITERS)]
 
 
 def before_step(callbacks: Any) -> list[Any]:

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from phalanx.engine.keras.found import JAXTrainer, Model, base_trainer, keras
+import jax
+import numpy as np
+
+from phalanx.engine.keras.found import JAXTrainer, Model, base_trainer, jax_distribution, keras
 from phalanx.errors import EngineError, message
 
 ROUTED = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -69,6 +72,7 @@ def install(hooks: Hooks) -> None:
     for name in ROUTED:
         setattr(JAXTrainer, name, _routed(name, getattr(JAXTrainer, name), hooks))
     JAXTrainer.__init__ = _followed(JAXTrainer.__init__, hooks.created)
+    jax_distribution.distribute_tensor = _spread(jax_distribution.distribute_tensor)
     # On the base class, where Keras looks to see whether a model overrides compile.
     base_trainer.Trainer.compile = _followed(base_trainer.Trainer.compile, hooks.compiled)
 
@@ -103,6 +107,28 @@ def _routed(name: str, original: Callable[..., Any], hooks: Hooks) -> Callable[.
             return original(model, *args, **kwargs)
 
     return method
+
+
+def _spread(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Assignments to variables that lie on the devices of several workers, without asking the others.
+
+    `jax.device_put`, which Keras uses, compares the value over all workers each time.
+    """
+
+    @functools.wraps(original)
+    def distribute(tensor: Any, layout: Any) -> Any:
+        where = getattr(layout, "backend_layout", layout)
+        everywhere = getattr(where, "is_fully_addressable", True)
+        if (
+            everywhere
+            or isinstance(tensor, jax.core.Tracer)
+            or not getattr(tensor, "is_fully_addressable", True)
+        ):
+            return original(tensor, layout)
+        host = np.asarray(tensor)
+        return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
+
+    return distribute
 
 
 def _followed(original: Callable[..., Any], then: Callable[[Model], None]) -> Callable[..., Any]:

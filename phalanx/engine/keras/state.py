@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from phalanx.engine.keras.found import Distribution, Model, distribution_lib
 
 PARTS = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -96,3 +98,8 @@ def move(variable: Any, value: Any, sharding: Any) -> None:
     """Give a variable a new home; later assignments follow it there."""
     variable._layout = sharding
     variable._value = value
+
+
+def on_this_device(value: Any) -> Any:
+    """A NumPy array as an ordinary array of this process."""
+    return jnp.asarray(value)

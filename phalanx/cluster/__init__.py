@@ -1,0 +1,1 @@
+"""The first meeting of the workers."""

@@ -1,0 +1,163 @@
+"""JAX's runtime of several processes: joining it, and small values that workers tell each other."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import distributed, xla_bridge  # the client and the CPU collectives have no public twin
+from jax._src.lib import _jax
+from jax.experimental import multihost_utils
+
+from phalanx.engine.devices import has_started
+from phalanx.errors import ScopeError, WorkerLost, message
+from phalanx.host import env
+
+_COLLECTIVE_TIMEOUT = "--xla_cpu_collective_timeout_seconds"
+
+
+def join(
+    coordinator: str, processes: int, process: int, host: str, *, timeout: float, peer_timeout: float
+) -> None:
+    """Join the runtime; from then on `jax.devices()` are those of all workers.
+
+    Args:
+        coordinator: `host:port` of the chief.
+        processes: Number of workers.
+        process: Which worker this is.
+        host: Name or address at which the others reach this worker.
+        timeout: Seconds to wait for the others.
+        peer_timeout: Seconds after which a silent worker counts as lost.
+
+    Raises:
+        ScopeError: JAX has started already, with this process's devices alone.
+    """
+    if has_started():
+        raise ScopeError(
+            message(
+                "The strategy of several workers is made before anything else uses JAX.",
+                f"JAX is already in use: it has started with {len(jax.local_devices())} devices of this process",
+                "strategy = phalanx.MultiWorkerMirroredStrategy()   # first line after the imports",
+            )
+        )
+    seconds = max(1, round(peer_timeout))
+    flags = env.read("XLA_FLAGS") or ""
+    if _COLLECTIVE_TIMEOUT not in flags:
+        env.write("XLA_FLAGS", f"{flags} {_COLLECTIVE_TIMEOUT}={seconds}".strip())
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update(
+        "jax_enable_recoverability", True
+    )  # a lost worker must not abort those that can still speak
+    jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
+    jax.config.update("jax_check_proxy_envs", False)
+    _bind_collectives(host)
+    jax.distributed.initialize(
+        coordinator_address=coordinator,
+        coordinator_bind_address=coordinator,  # JAX's default is every interface
+        num_processes=processes,
+        process_id=process,
+        cluster_detection_method="deactivate",
+        initialization_timeout=max(1, round(timeout)),
+        heartbeat_timeout_seconds=seconds,
+        shutdown_timeout_seconds=seconds,
+    )
+
+
+def _bind_collectives(host: str) -> None:
+    """Make the CPU collectives listen at this worker's own address, not at what the hostname resolves to."""
+    make = _jax.make_gloo_tcp_collectives
+
+    def bound(**options: Any) -> Any:
+        return make(hostname=host, **options)
+
+    xla_bridge._jax.make_gloo_tcp_collectives = bound  # 127.0.1.1 on Debian: the others find nobody there
+
+
+def processes() -> int:
+    """Number of workers; 1 where none was joined."""
+    return jax.process_count()
+
+
+def process() -> int:
+    """Which worker this is."""
+    return jax.process_index()
+
+
+class Exchange:
+    """Small texts that workers tell each other through JAX's coordination service, never through devices.
+
+    Args:
+        workers: What to call each worker in a text.
+        timeout: Seconds to wait for a worker's word.
+    """
+
+    def __init__(self, workers: Mapping[int, str], timeout: float) -> None:
+        self.workers, self.timeout = workers, timeout
+        self._count = itertools.count()
+
+    def gather(self, what: str, value: str, timeout: float | None = None) -> list[str]:
+        """Every worker's value, in worker order; all must ask for the same thing in the same order.
+
+        Args:
+            what: What is exchanged, for texts: `"the start of fit"`.
+            value: This worker's.
+            timeout: Seconds to wait, where it is not the usual number.
+
+        Raises:
+            WorkerLost: A worker gave no value in time, or is at another place of the script.
+        """
+        number = next(self._count)
+        own, client = process(), _client()
+        client.key_value_set(f"phalanx/{number}/{own}", f"{what}\n{value}")
+        timeout = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        values = []
+        for worker in sorted(self.workers):
+            left = max(0.001, deadline - time.monotonic())
+            try:
+                text = client.blocking_key_value_get(f"phalanx/{number}/{worker}", int(1000 * left))
+            except Exception as error:
+                raise self._lost(worker, what, timeout) from error
+            theirs, _, said = text.partition("\n")
+            if theirs != what:
+                raise WorkerLost(
+                    message(
+                        "Every worker runs the same script: all of them call what all of them must do together.",
+                        f"worker {own} is at {what}, worker {worker} ({self.workers[worker]}) is at {theirs}",
+                        "strategy.is_chief is for writing and printing; call fit, evaluate, predict everywhere",
+                    )
+                )
+            values.append(said)
+        if number >= 2:  # nobody can still want what all have answered two exchanges ago
+            client.key_value_delete(f"phalanx/{number - 2}/{own}")
+        return values
+
+    def barrier(self, what: str) -> None:
+        """Wait until every worker is here."""
+        self.gather(what, "")
+
+    def from_chief(self, what: str, value: str, chief: int = 0) -> str:
+        """The chief's value."""
+        return self.gather(what, value if process() == chief else "")[chief]
+
+    def _lost(self, worker: int, what: str, timeout: float) -> WorkerLost:
+        return WorkerLost(
+            message(
+                "Every worker answers within the peer timeout.",
+                f"worker {worker} ({self.workers[worker]}) did not reach {what} in {timeout:g} s",
+                f"look at the output of worker {worker}; then start all workers again",
+            )
+        )
+
+
+def _client() -> Any:
+    return distributed.global_state.client
+
+
+def from_chief(values: list[Any], chief: int = 0) -> list[Any]:
+    """The chief's arrays on every worker, as NumPy arrays; a collective, so all call it."""
+    return [np.asarray(v) for v in multihost_utils.broadcast_one_to_all(values, is_source=process() == chief)]

@@ -1,0 +1,120 @@
+"""Messages between workers before JAX runs: one small JSON object per line, with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+_LONGEST = 64 * 1024
+
+
+def now() -> float:
+    """Seconds of a clock that only moves forward."""
+    return time.monotonic()
+
+
+class Wire:
+    """A connection that carries JSON objects.
+
+    Args:
+        connection: A connected socket.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._rest = b""
+
+    def send(self, value: dict[str, Any]) -> None:
+        """Send one object; a peer that is gone does not matter to the sender."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(json.dumps(value).encode() + b"\n")
+
+    def receive(self, deadline: float) -> dict[str, Any] | None:
+        """The next object, or None if there is none before the deadline or the peer is gone.
+
+        What is longer than 64 KiB or no JSON object counts as gone: data from the network is never more
+        than data.
+        """
+        while b"\n" not in self._rest:
+            left = deadline - now()
+            if left <= 0 or len(self._rest) > _LONGEST:
+                return None
+            self._connection.settimeout(left)
+            try:
+                more = self._connection.recv(4096)
+            except OSError:
+                return None
+            if not more:
+                return None
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen on one address, never on all interfaces.
+
+    Raises:
+        OSError: The port is taken, or the address is not this machine's.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+        yield listener
+
+
+def accept(listener: socket.socket, deadline: float) -> Wire | None:
+    """The next connection, or None if there is none before the deadline."""
+    left = deadline - now()
+    if left <= 0:
+        return None
+    listener.settimeout(left)
+    try:
+        return Wire(listener.accept()[0])
+    except TimeoutError:
+        return None
+
+
+def connect(host: str, port: int, deadline: float, pause: float = 0.05) -> Wire | str:
+    """Connect to a peer that may not listen yet.
+
+    Args:
+        host: Its name or address.
+        port: Its port.
+        deadline: When to give up, on the clock of `now`.
+        pause: Seconds between two tries.
+
+    Returns:
+        The connection, or why the last try failed.
+    """
+    why = "no try was made"
+    while (left := deadline - now()) > 0:
+        try:
+            return Wire(socket.create_connection((host, port), timeout=min(left, 5.0)))
+        except OSError as error:
+            why = str(error)
+        time.sleep(min(pause, max(0.0, deadline - now())))
+    return why
+
+
+def addresses_of(host: str) -> list[str]:
+    """The IP addresses that a name means on this machine; empty if it means none."""
+    try:
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+    except OSError:
+        return []

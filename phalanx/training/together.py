@@ -1,0 +1,164 @@
+"""What several workers decide together, in small exchanges at fixed points of the loops."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+
+import numpy as np
+
+from phalanx.engine import keras as engine
+from phalanx.engine import runtime
+from phalanx.errors import ScopeError, message, warn
+from phalanx.training.home import Home, changed
+
+START_SECONDS = 600.0  # a worker may prepare its data for long; a dead one is noticed by its heartbeat
+_BETWEEN = 0.5  # seconds from one look at the others to the next
+
+
+def start(model: engine.Model, home: Home, what: str) -> None:
+    """Begin a loop together: the same method everywhere, on the chief's values and random numbers.
+
+    Args:
+        model: The model, built.
+        home: Its strategy.
+        what: The method, for texts.
+
+    Raises:
+        WorkerLost: A worker calls something else, or does not come.
+        ScopeError: The workers built different models.
+    """
+    exchange = home.strategy.exchange
+    if exchange is None:
+        return
+    said = exchange.gather(f"the start of {what}", json.dumps(changed(model, home)), START_SECONDS)
+    if any(map(json.loads, said)):
+        _same_model(model, exchange)
+    if what == "fit":
+        state = exchange.from_chief("random numbers", json.dumps(engine.random_state()))
+        engine.set_random_state(json.loads(state))
+
+
+def _same_model(model: engine.Model, exchange: runtime.Exchange) -> None:
+    """Make every worker's variables those of the chief."""
+    variables = list({id(v): v for part in engine.variables_of(model) for v in part}.values())
+    values = [np.asarray(engine.raw_value(v)) for v in variables]
+    shapes = [f"{v.path} {value.shape} {value.dtype}" for v, value in zip(variables, values, strict=True)]
+    theirs = exchange.from_chief("the model's variables", json.dumps(shapes))
+    wrong = next(
+        (pair for pair in _pairs(shapes, json.loads(theirs)) if _unnamed(pair[0]) != _unnamed(pair[1])), None
+    )
+    every = exchange.gather("a look at the model", json.dumps(wrong))
+    for worker, text in enumerate(every):
+        pair = json.loads(text)
+        if pair is not None:
+            raise ScopeError(
+                message(
+                    "Every worker builds the same model.",
+                    f"worker {worker} has {pair[0]}, the chief has {pair[1]}",
+                    "build the model from the same code and settings on every worker",
+                )
+            )
+    digest = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
+    digests = exchange.gather("values of the variables", digest)
+    if len(set(digests)) == 1:
+        return
+    if runtime.process() == 0:
+        others = [worker for worker, text in enumerate(digests) if text != digests[0]]
+        warn(
+            message(
+                "All workers start from the chief's values.",
+                f"workers {', '.join(map(str, others))} had others: another seed, or none; they were replaced",
+                "keras.utils.set_random_seed(0)   # the same on every worker",
+            )
+        )
+    for variable, value in zip(variables, runtime.from_chief(values), strict=True):
+        engine.move(variable, engine.on_this_device(value), None)
+
+
+def _pairs(mine: list[str], theirs: list[str]) -> list[tuple[str, str]]:
+    length = max(len(mine), len(theirs))
+    return [
+        (
+            mine[i] if i < len(mine) else "no more variables",
+            theirs[i] if i < len(theirs) else "no more variables",
+        )
+        for i in range(length)
+    ]
+
+
+def _unnamed(text: str) -> str:
+    """Shape and dtype: names count up within a process, so that equal models may differ in them."""
+    return text.split(" ", 1)[-1]
+
+
+class Pulse:
+    """Agrees, now and then, whether to stop in the middle of an epoch.
+
+    The chief says after how many steps all look again, from its own pace, so that a look costs little
+    whatever a step costs.
+
+    Args:
+        exchange: Where workers tell each other; None for one worker, where nothing is asked.
+    """
+
+    def __init__(self, exchange: runtime.Exchange | None) -> None:
+        self.exchange = exchange
+        self._left = self._every = 1
+        self._since = time.perf_counter()
+
+    def stop(self, wanted: bool) -> bool:
+        """Whether all stop after this step, because one of them wants to."""
+        if self.exchange is None:
+            return wanted
+        self._left -= 1
+        if self._left:
+            return False
+        passed = time.perf_counter() - self._since
+        pace = max(1, min(10_000, math.ceil(self._every * _BETWEEN / max(passed, 1e-6))))
+        said = self.exchange.gather("a step", json.dumps([bool(wanted), min(pace, 10 * self._every)]))
+        answers = [json.loads(each) for each in said]
+        self._left = self._every = answers[0][1]
+        self._since = time.perf_counter()
+        return any(stop for stop, _ in answers)
+
+
+def epochs(home: Home, first: int, last: int) -> range:
+    """The epochs to train, from the chief's first one: it alone may have restored a backup."""
+    exchange = home.strategy.exchange
+    if exchange is not None:
+        first = int(exchange.from_chief("the first epoch", str(first)))
+    return range(first, last)
+
+
+def end_of_epoch(model: engine.Model, home: Home) -> None:
+    """Stop together, and train on with the chief's learning rate."""
+    exchange = home.strategy.exchange
+    if exchange is None:
+        return
+    rate = engine.learning_rate(model)
+    said = [
+        json.loads(each)
+        for each in exchange.gather("the end of an epoch", json.dumps([bool(model.stop_training), rate]))
+    ]
+    model.stop_training = any(stop for stop, _ in said)
+    if rate is not None and said[0][1] is not None and said[0][1] != rate:
+        engine.set_learning_rate(model, said[0][1])
+
+
+def lengths(home: Home, batches: int | None) -> None:
+    """Refuse data of which the workers have different numbers of batches, before a step hangs."""
+    exchange = home.strategy.exchange
+    if exchange is None:
+        return
+    said = [json.loads(each) for each in exchange.gather("the data", json.dumps(batches))]
+    if len(set(said)) > 1:
+        raise ScopeError(
+            message(
+                "Every worker reads the same global batches.",
+                ", ".join(f"worker {worker} has {count} batches" for worker, count in enumerate(said)),
+                "fit(x, y)   # the whole data on every worker; each takes its own rows of it",
+            )
+        )
