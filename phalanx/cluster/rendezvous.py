@@ -22,7 +22,7 @@ def meet(
     card: Mapping[str, str],
     timeout: float,
     chief: int = 0,
-) -> None:
+) -> dict[int, wire.Wire]:
     """Wait until every worker is there and runs the same versions and script.
 
     Args:
@@ -33,16 +33,18 @@ def meet(
         timeout: Seconds to wait for all.
         chief: Which worker listens.
 
+    Returns:
+        Open lines: to every other worker on the chief, to the chief on the others.
+
     Raises:
         ClusterError: A worker is missing, there twice or different, or the port is taken.
     """
     if len(workers) == 1:
-        return
+        return {}
     deadline = wire.now() + timeout
     if index == chief:
-        _host(coordinator, workers, index, card, timeout, deadline)
-    else:
-        _join(coordinator, workers, index, card, timeout, deadline, chief)
+        return _host(coordinator, workers, index, card, timeout, deadline)
+    return {chief: _join(coordinator, workers, index, card, timeout, deadline, chief)}
 
 
 def _host(
@@ -52,7 +54,7 @@ def _host(
     card: Mapping[str, str],
     timeout: float,
     deadline: float,
-) -> None:
+) -> dict[int, wire.Wire]:
     there: dict[int, tuple[wire.Wire, Mapping[str, str]]] = {}
     wrong: ClusterError | None = None
     try:
@@ -76,11 +78,6 @@ def _host(
                 wrong = never_connected(missing, workers, timeout)
             for guest, _ in there.values():
                 guest.send({"error": str(wrong)} if wrong else {"welcome": len(workers)})
-            for guest, _ in there.values():
-                guest.receive(
-                    min(deadline, wire.now() + _HELLO_SECONDS)
-                )  # they close first: our port stays free
-                guest.close()
     except OSError as error:
         raise ClusterError(
             message(
@@ -90,7 +87,10 @@ def _host(
             )
         ) from error
     if wrong is not None:
+        for guest, _ in there.values():
+            guest.close()
         raise wrong
+    return {worker: guest for worker, (guest, _) in there.items()}
 
 
 def _join(
@@ -101,7 +101,7 @@ def _join(
     timeout: float,
     deadline: float,
     chief: int,
-) -> None:
+) -> wire.Wire:
     found = wire.connect(*coordinator, deadline)
     if isinstance(found, str):
         raise ClusterError(
@@ -113,7 +113,8 @@ def _join(
         )
     found.send({"phalanx": 1, "worker": index, "workers": len(workers), "card": dict(card)})
     answer = found.receive(deadline + _HELLO_SECONDS)
-    found.close()
+    if answer is None or "error" in answer:
+        found.close()
     if answer is None:
         raise ClusterError(
             message(
@@ -124,6 +125,7 @@ def _join(
         )
     if "error" in answer:
         raise ClusterError(str(answer["error"]))
+    return found
 
 
 def judge(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed, xla_bridge  # the client and the CPU collectives have no public twin
+from jax._src import distributed  # the client and the CPU collectives have no public twin
 from jax._src.lib import _jax
 from jax.experimental import multihost_utils
 
@@ -17,11 +17,19 @@ from phalanx.engine.devices import has_started
 from phalanx.errors import ScopeError, WorkerLost, message
 from phalanx.host import env
 
+_CARRIED = (
+    "Gloo",
+    "NCCL",
+    "onnection",
+    "imed out",
+    "UNAVAILABLE",
+    "DEADLINE",
+)  # in texts of broken collectives
 _COLLECTIVE_TIMEOUT = "--xla_cpu_collective_timeout_seconds"
 
 
 def join(
-    coordinator: str, processes: int, process: int, host: str, *, timeout: float, peer_timeout: float
+    coordinator: str, processes: int, process: int, host: str | None, *, timeout: float, peer_timeout: float
 ) -> None:
     """Join the runtime; from then on `jax.devices()` are those of all workers.
 
@@ -67,14 +75,14 @@ def join(
     )
 
 
-def _bind_collectives(host: str) -> None:
+def _bind_collectives(host: str | None) -> None:
     """Make the CPU collectives listen at this worker's own address, not at what the hostname resolves to."""
     make = _jax.make_gloo_tcp_collectives
 
     def bound(**options: Any) -> Any:
         return make(hostname=host, **options)
 
-    xla_bridge._jax.make_gloo_tcp_collectives = bound  # 127.0.1.1 on Debian: the others find nobody there
+    _jax.make_gloo_tcp_collectives = bound  # 127.0.1.1 on Debian: the others find nobody there
 
 
 def processes() -> int:
@@ -93,10 +101,17 @@ class Exchange:
     Args:
         workers: What to call each worker in a text.
         timeout: Seconds to wait for a worker's word.
+        loss: Waits some seconds and says who is lost, as text; None for nobody.
+
+    Attributes:
+        place: Where this worker is, for the others' texts.
     """
 
-    def __init__(self, workers: Mapping[int, str], timeout: float) -> None:
-        self.workers, self.timeout = workers, timeout
+    def __init__(
+        self, workers: Mapping[int, str], timeout: float, loss: Callable[[float], object | None]
+    ) -> None:
+        self.workers, self.timeout, self._loss = workers, timeout, loss
+        self.place = "the start"
         self._count = itertools.count()
 
     def gather(self, what: str, value: str, timeout: float | None = None) -> list[str]:
@@ -117,11 +132,9 @@ class Exchange:
         deadline = time.monotonic() + timeout
         values = []
         for worker in sorted(self.workers):
-            left = max(0.001, deadline - time.monotonic())
-            try:
-                text = client.blocking_key_value_get(f"phalanx/{number}/{worker}", int(1000 * left))
-            except Exception as error:
-                raise self._lost(worker, what, timeout) from error
+            text = self._wait(client, f"phalanx/{number}/{worker}", deadline)
+            if text is None:
+                raise self._absent(worker, what, timeout)
             theirs, _, said = text.partition("\n")
             if theirs != what:
                 raise WorkerLost(
@@ -144,12 +157,42 @@ class Exchange:
         """The chief's value."""
         return self.gather(what, value if process() == chief else "")[chief]
 
-    def _lost(self, worker: int, what: str, timeout: float) -> WorkerLost:
+    def explain(self, error: Exception) -> None:
+        """Raise in the name of a lost worker what a step raised because of it; return if nobody is lost."""
+        carried = any(word in str(error) for word in _CARRIED)
+        loss = self._loss(self.timeout if carried else 0.0)
+        if loss is not None:
+            raise self._gone(loss) from error
+
+    def _wait(self, client: Any, key: str, deadline: float) -> str | None:
+        """A worker's word; slice by slice, so that a loss ends the wait."""
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                return client.blocking_key_value_get(key, max(1, int(1000 * min(left, 1.0))))
+            except (
+                Exception
+            ):  # its type and text differ between releases; what counts is whether somebody is gone
+                loss = self._loss(0.0)
+                if loss is not None:
+                    raise self._gone(loss) from None
+        return None
+
+    def _gone(self, loss: object) -> WorkerLost:
         return WorkerLost(
             message(
-                "Every worker answers within the peer timeout.",
-                f"worker {worker} ({self.workers[worker]}) did not reach {what} in {timeout:g} s",
-                f"look at the output of worker {worker}; then start all workers again",
+                "All workers finish a step, or none does.",
+                f"{loss}; this is worker {process()} at {self.place}",
+                "start all workers again; phalanx run --max-restarts 3 does so by itself",
+            )
+        )
+
+    def _absent(self, worker: int, what: str, timeout: float) -> WorkerLost:
+        return WorkerLost(
+            message(
+                "Every worker runs the same script: all of them call what all of them must do together.",
+                f"{what} on worker {process()} only: worker {worker} ({self.workers[worker]}) did not come "
+                f"within {timeout:g} s",
+                "strategy.is_chief is for writing and printing; call fit, evaluate, predict everywhere",
             )
         )
 

@@ -1,10 +1,25 @@
-"""The machine underneath: cores."""
+"""The machine underneath: cores, versions, the script that runs."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import os
+import pathlib
+import sys
 
 
 def cpu_count() -> int:
     """Cores that this process may use, 1 or more."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def card() -> dict[str, str]:
+    """What must be the same on every worker of a run: versions, and the script's text."""
+    names = ("phalanx", "jax", "jaxlib", "keras", "numpy")
+    versions = {name: importlib.metadata.version(name) for name in names}
+    python = ".".join(map(str, sys.version_info[:2]))
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    found = pathlib.Path(script) if script else None
+    text = found.read_bytes() if found is not None and found.is_file() else b""
+    return versions | {"python": python, "script (SHA-256)": hashlib.sha256(text).hexdigest()[:16]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -69,3 +70,19 @@ def current_script() -> str | None:
     if spec is None or spec.name == "__main__":
         return shlex.join(sys.argv)
     return shlex.join(["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]])
+
+
+def end_now(code: int, text: str) -> NoReturn:
+    """Write why, and end the process at once: no exit handlers, which may wait for those that are gone.
+
+    Args:
+        code: The exit code.
+        text: The reason, for standard error; empty for none.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if text:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode())
+    os._exit(code)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _LONGEST = 64 * 1024
@@ -31,6 +32,7 @@ class Wire:
     def send(self, value: dict[str, Any]) -> None:
         """Send one object; a peer that is gone does not matter to the sender."""
         with contextlib.suppress(OSError):
+            self._connection.settimeout(5.0)
             self._connection.sendall(json.dumps(value).encode() + b"\n")
 
     def receive(self, deadline: float) -> dict[str, Any] | None:
@@ -57,6 +59,15 @@ class Wire:
         except (ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None
+
+    def has_line(self) -> bool:
+        """True if a whole object has arrived already."""
+        return b"\n" in self._rest
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket, to wait on."""
+        return self._connection
 
     def close(self) -> None:
         """Close the connection."""
@@ -110,6 +121,19 @@ def connect(host: str, port: int, deadline: float, pause: float = 0.05) -> Wire 
             why = str(error)
         time.sleep(min(pause, max(0.0, deadline - now())))
     return why
+
+
+def readable(lines: Mapping[int, Wire], until: float) -> list[int]:
+    """Which lines have something to say, or have ended, before a moment of the clock of `now`."""
+    waiting = [key for key, line in lines.items() if line.has_line()]
+    if waiting:
+        return waiting
+    left = max(0.0, until - now())
+    if not lines:
+        time.sleep(left)
+        return []
+    found, _, _ = select.select([line.socket for line in lines.values()], [], [], left)
+    return [key for key, line in lines.items() if line.socket in found]
 
 
 def addresses_of(host: str) -> list[str]:

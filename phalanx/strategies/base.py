@@ -14,7 +14,7 @@ from phalanx.engine import keras as engine
 from phalanx.engine import runtime
 from phalanx.engine.arrays import DATA_AXIS, Placement
 from phalanx.engine.runtime import Exchange
-from phalanx.errors import SettingError, message
+from phalanx.errors import PhalanxError, SettingError, message
 from phalanx.strategies import current
 from phalanx.training import evaluate, fit, on_batch, predict
 from phalanx.training.home import go_home, home_of, settle
@@ -213,6 +213,10 @@ def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
         with current.loop(home.strategy, model) as outermost:
             try:
                 return _LOOPS[name](model, home, *args, **kwargs)
+            except (ValueError, RuntimeError) as error:  # what a step raises whose other workers are gone
+                if home.strategy.exchange is not None and not isinstance(error, PhalanxError):
+                    home.strategy.exchange.explain(error)
+                raise
             finally:
                 if outermost:
                     go_home(model)

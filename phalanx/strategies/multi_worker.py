@@ -8,7 +8,9 @@ from typing import Any
 from phalanx.cluster.rendezvous import meet
 from phalanx.engine import runtime
 from phalanx.errors import SettingError, message
+from phalanx.host import machine
 from phalanx.strategies.base import Strategy
+from phalanx.strategies.watch import Watch
 
 
 class MultiWorkerMirroredStrategy(Strategy):
@@ -79,25 +81,23 @@ class MultiWorkerMirroredStrategy(Strategy):
 
 
 def _join(spec: Any, connect_timeout: float, peer_timeout: float) -> runtime.Exchange:
-    workers = {
-        i: spec.addresses[i] if i < len(spec.addresses) else "address unknown"
-        for i in range(spec.num_workers)
-    }
-    host, _, port = spec.coordinator.rpartition(":")
-    host = host.strip("[]")
-    meet((host, int(port)), workers, spec.index, _card(), connect_timeout, spec.chief)
-    own = workers[spec.index].rpartition(":")[0].strip("[]") if spec.index < len(spec.addresses) else None
+    """Meet, join the runtime, and keep watch."""
+    known = spec.addresses
+    workers = {i: known[i] if i < len(known) else "address unknown" for i in range(spec.num_workers)}
+    coordinator = _split(spec.coordinator)
+    lines = meet(coordinator, workers, spec.index, machine.card(), connect_timeout, spec.chief)
     runtime.join(
         spec.coordinator,
         spec.num_workers,
         spec.index,
-        own,
+        _split(known[spec.index])[0] if spec.index < len(known) else None,
         timeout=connect_timeout,
         peer_timeout=peer_timeout,
     )
-    return runtime.Exchange(workers, peer_timeout)
+    watch = Watch(lines, workers, peer_timeout)
+    return watch.exchange
 
 
-def _card() -> dict[str, str]:
-    """What must be the same on every worker."""
-    return {}
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

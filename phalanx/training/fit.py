@@ -103,7 +103,7 @@ def fit(
             for epoch in together.epochs(home, model._initial_epoch or initial_epoch, epochs):
                 model.reset_metrics()
                 callbacks.on_epoch_begin(epoch)
-                step_logs = train_epoch(model, home, feed, callbacks)
+                step_logs = train_epoch(model, home, feed, callbacks, epoch)
                 if step_logs is None:
                     _warn_no_data(feed, epoch)
                     break
@@ -125,7 +125,9 @@ def fit(
     return model.history
 
 
-def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> dict[str, Any] | None:
+def train_epoch(
+    model: engine.Model, home: Home, feed: Feed, callbacks: Any, epoch: int = 0
+) -> dict[str, Any] | None:
     """Train one epoch.
 
     Returns:
@@ -134,7 +136,7 @@ def train_epoch(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> 
     runner = Runner(model, home, "train", TRAIN)
     engine.begin(model)
     heard, watching = engine.hears_batches(callbacks, "train"), engine.before_step(callbacks)
-    logs, pulse = None, together.Pulse(home.strategy.exchange)
+    logs, pulse = None, together.Pulse(home.strategy.exchange, epoch)
     for group in feed.epoch():
         if heard:
             callbacks.on_train_batch_begin(group.first)

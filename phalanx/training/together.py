@@ -33,7 +33,8 @@ def start(model: engine.Model, home: Home, what: str) -> None:
     exchange = home.strategy.exchange
     if exchange is None:
         return
-    said = exchange.gather(f"the start of {what}", json.dumps(changed(model, home)), START_SECONDS)
+    exchange.place = f"the start of {what}"
+    said = exchange.gather(exchange.place, json.dumps(changed(model, home)), START_SECONDS)
     if any(map(json.loads, said)):
         _same_model(model, exchange)
     if what == "fit":
@@ -102,10 +103,11 @@ class Pulse:
 
     Args:
         exchange: Where workers tell each other; None for one worker, where nothing is asked.
+        epoch: Which epoch it is, for texts.
     """
 
-    def __init__(self, exchange: runtime.Exchange | None) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: runtime.Exchange | None, epoch: int) -> None:
+        self.exchange, self.epoch, self.step = exchange, epoch, 0
         self._left = self._every = 1
         self._since = time.perf_counter()
 
@@ -113,6 +115,8 @@ class Pulse:
         """Whether all stop after this step, because one of them wants to."""
         if self.exchange is None:
             return wanted
+        self.step += 1
+        self.exchange.place = f"step {self.step} of epoch {self.epoch + 1}"
         self._left -= 1
         if self._left:
             return False

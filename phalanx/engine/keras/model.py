@@ -73,8 +73,8 @@ def set_learning_rate(model: Model, rate: float) -> None:
 
 def random_state() -> list[Any]:
     """What Keras shuffles with: the global random states of NumPy and Python, as plain values."""
-    kind, keys, *rest = np.random.get_state()
-    return [[kind, keys.tolist(), *rest], random.getstate()]
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return [[kind, np.asarray(keys).tolist(), *rest], random.getstate()]
 
 
 def set_random_state(state: list[Any]) -> None:
