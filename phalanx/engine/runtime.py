@@ -153,9 +153,9 @@ class Exchange:
         """Wait until every worker is here."""
         self.gather(what, "")
 
-    def from_chief(self, what: str, value: str, chief: int = 0) -> str:
+    def from_chief(self, what: str, value: str, timeout: float | None = None) -> str:
         """The chief's value."""
-        return self.gather(what, value if process() == chief else "")[chief]
+        return self.gather(what, value if process() == 0 else "", timeout)[0]
 
     def explain(self, error: Exception) -> None:
         """Raise in the name of a lost worker what a step raised because of it; return if nobody is lost."""
@@ -201,6 +201,6 @@ def _client() -> Any:
     return distributed.global_state.client
 
 
-def from_chief(values: list[Any], chief: int = 0) -> list[Any]:
+def from_chief(values: list[Any]) -> list[Any]:
     """The chief's arrays on every worker, as NumPy arrays; a collective, so all call it."""
-    return [np.asarray(v) for v in multihost_utils.broadcast_one_to_all(values, is_source=process() == chief)]
+    return [np.asarray(v) for v in multihost_utils.broadcast_one_to_all(values, is_source=process() == 0)]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from phalanx.cluster.rendezvous import meet
 from phalanx.engine import runtime
-from phalanx.errors import SettingError, message
+from phalanx.errors import SettingError, WorkerLost, message
 from phalanx.host import machine
 from phalanx.strategies.base import Strategy
 from phalanx.strategies.watch import Watch
+from phalanx.training.together import START_SECONDS
 
 
 class MultiWorkerMirroredStrategy(Strategy):
@@ -70,14 +73,66 @@ class MultiWorkerMirroredStrategy(Strategy):
         """Which of them this one is."""
         return self.world.process
 
-    def barrier(self, name: str, timeout: float | None = None) -> None:
+    def barrier(self, name: str, timeout: float = START_SECONDS) -> None:
         """Wait until every worker is at the barrier of this name.
+
+        Args:
+            name: What all of them call it.
+            timeout: Seconds to wait.
 
         Raises:
             WorkerLost: A worker did not come in time, or is at another place of the script.
         """
         if self.exchange is not None:
             self.exchange.gather(f"barrier {name!r}", "", timeout)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every worker's small host value, in worker order, on every worker.
+
+        Args:
+            value: What JSON can say: numbers, texts, lists, dicts of texts, None.
+
+        Raises:
+            SettingError: A value that JSON cannot say.
+            WorkerLost: A worker did not come in time, or is at another place of the script.
+        """
+        text = _json(value)
+        if self.exchange is None:
+            return [json.loads(text)]
+        return [json.loads(each) for each in self.exchange.gather("gather", text, START_SECONDS)]
+
+    def broadcast(self, value: Any) -> Any:
+        """The chief's small host value on every worker; see `gather`."""
+        return self.gather(value if self.is_chief else None)[0]
+
+    @contextlib.contextmanager
+    def chief_first(self) -> Iterator[None]:
+        """The chief runs the block, the others wait, then run it: to download or prepare data once.
+
+        Raises:
+            WorkerLost: The chief's block failed, on the others; on the chief its own error.
+        """
+        what = "the end of the chief's block"
+        if self.exchange is None:
+            yield
+        elif self.is_chief:
+            try:
+                yield
+            except BaseException as error:
+                self.exchange.gather(what, f"{type(error).__name__}: {error}", START_SECONDS)
+                raise
+            self.exchange.gather(what, "", START_SECONDS)
+        else:
+            failed = self.exchange.from_chief(what, "", START_SECONDS)
+            if failed:
+                raise WorkerLost(
+                    message(
+                        "What stands under chief_first runs on the chief before it runs elsewhere.",
+                        f"it failed on worker 0: {failed}",
+                        "look at the output of worker 0",
+                    )
+                )
+            yield
 
 
 def _join(spec: Any, connect_timeout: float, peer_timeout: float) -> runtime.Exchange:
@@ -101,3 +156,16 @@ def _join(spec: Any, connect_timeout: float, peer_timeout: float) -> runtime.Exc
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise SettingError(
+            message(
+                "Workers tell each other small values that JSON can say.",
+                f"{type(value).__name__}: {error}",
+                "strategy.gather(float(value))   # numbers, texts, lists, dicts",
+            )
+        ) from error
