@@ -34,6 +34,23 @@ def present(environ: Mapping[str, str], names: Iterable[str]) -> list[str]:
     return [name for name in names if environ.get(name)]
 
 
+def first(environ: Mapping[str, str], names: Iterable[str]) -> tuple[str | None, str]:
+    """The first of several names for the same thing that has a value.
+
+    Args:
+        environ: The environment.
+        names: Names of variables.
+
+    Returns:
+        The name and its value; None and an empty text where none has one.
+
+    Example:
+        >>> first({"SLURM_NTASKS": "4"}, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+        ('SLURM_NTASKS', '4')
+    """
+    return next(((name, environ[name]) for name in present(environ, names)), (None, ""))
+
+
 def number(field: str, text: str, low: int, high: int, paste: str) -> int:
     """A whole number from text; nothing is evaluated.
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 
 from phalanx.cluster.fields import MOST_WORKERS, address, incomplete, number, wrong
-from phalanx.cluster.spec import ClusterSpec
+from phalanx.cluster.spec import ClusterSpec, is_loopback
 from phalanx.text import quote
 
 SOURCE = "MPI"
@@ -69,6 +69,12 @@ def parse(environ: Mapping[str, str]) -> ClusterSpec | None:
             f"{rank_name}={index}, {size_name}={size}, and neither MASTER_ADDR nor {_URI}",
             PASTE,
         )
+    if local_text and not near and is_loopback(host):
+        raise wrong(
+            "Ranks on several machines meet at an address that means the same on each of them.",
+            f"{quote(host)}, which is every machine itself, and {local_name}={local_text} of {size} ranks",
+            PASTE,
+        )
     port, how = _port(environ)
     notes = tuple(note for note in (why, how) if note)
     return ClusterSpec(workers=((host, port),), count=size, index=index, source=SOURCE, notes=notes)
@@ -111,5 +117,5 @@ def _port(environ: Mapping[str, str]) -> tuple[int, str]:
         return _FIRST_PORT + int(job[1]) // 4096 % _PORTS, ""  # Open MPI's job ids are multiples of 4096
     space = environ.get(_NAMESPACE)
     if space:
-        return _FIRST_PORT + zlib.crc32(space.encode(errors="surrogateescape")) % _PORTS, ""
+        return _FIRST_PORT + zlib.crc32(space.encode(errors="surrogatepass")) % _PORTS, ""
     return _FIRST_PORT, "the port is the same for all such jobs; MASTER_PORT chooses another"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.cluster import hostlist, mpi
-from phalanx.cluster.fields import MOST_WORKERS, incomplete, number, wrong
+from phalanx.cluster.fields import MOST_WORKERS, first, incomplete, number, present, wrong
 from phalanx.cluster.spec import ClusterSpec
 from phalanx.text import quote
 
@@ -16,6 +16,7 @@ _COUNT = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 _NUM_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _SRUN = "srun python train.py"
+_NO_STEP = 0xFFFFFFF0  # Slurm's numbers for batch scripts and interactive shells
 _FIRST_PORT, _SLOTS, _WIDTH = 61440, 240, 16  # above what Linux gives out by itself; one slot for each step
 
 
@@ -49,12 +50,11 @@ def parse(environ: Mapping[str, str]) -> ClusterSpec | None:
     References:
         https://slurm.schedmd.com/srun.html (output environment variables)
     """
-    names = (*_JOB, *_NODES, *_COUNT, "SLURM_PROCID")
-    if not any(environ.get(name) for name in names):
+    if not present(environ, (*_JOB, *_NODES, *_COUNT, "SLURM_PROCID")):
         return None
-    nodes_name, nodes_text = _first(environ, _NODES)
-    count_name, count_text = _first(environ, _COUNT)
-    if not environ.get("SLURM_STEP_NODELIST"):
+    nodes_name, nodes_text = first(environ, _NODES)
+    count_name, count_text = first(environ, _COUNT)
+    if not environ.get("SLURM_STEP_NODELIST") or _step(environ) >= _NO_STEP:
         return _outside(environ)
     if count_name is None or not environ.get("SLURM_PROCID"):
         raise incomplete(
@@ -87,17 +87,17 @@ def parse(environ: Mapping[str, str]) -> ClusterSpec | None:
 
 def _outside(environ: Mapping[str, str]) -> ClusterSpec | None:
     """A process of a batch script or a shell in an allocation: not a task of a step."""
-    count_name, count_text = _first(environ, _COUNT)
-    nodes_name, nodes_text = _first(environ, _NUM_NODES)
+    count_name, count_text = first(environ, _COUNT[1:])  # an interactive step counts itself only
+    nodes_name, nodes_text = first(environ, _NUM_NODES)
     tasks = number(count_name, count_text, 1, MOST_WORKERS, _SRUN) if count_name else 1
     nodes = number(nodes_name, nodes_text, 1, MOST_WORKERS, _SRUN) if nodes_name else 1
-    _, listed = _first(environ, _NODES)
-    if listed:
-        nodes = max(nodes, len(hostlist.expand("SLURM_JOB_NODELIST", listed)))
+    listed_name, listed = first(environ, _NODES[1:])
+    if listed_name:
+        nodes = max(nodes, len(hostlist.expand(listed_name, listed)))
     if tasks > 1 or nodes > 1:
         raise incomplete(
             "Workers in a Slurm job are tasks that srun starts.",
-            f"{tasks} tasks on {nodes} nodes, and no SLURM_STEP_NODELIST: started without srun",
+            f"{tasks} tasks on {nodes} nodes, and this process is no task of a step: started without srun",
             _SRUN,
         )
     _check_nearest(environ, 0, 1)
@@ -121,7 +121,7 @@ def _check_nearest(environ: Mapping[str, str], index: int, count: int) -> None:
 
 
 def _node_of_each_task(environ: Mapping[str, str], nodes: int, count: int, count_name: str) -> list[int]:
-    name, text = _first(environ, _PER_NODE)
+    name, text = first(environ, _PER_NODE)
     if name is not None:
         tasks = hostlist.tasks_per_node(name, text, nodes)
     elif count % nodes == 0:
@@ -165,16 +165,12 @@ def _check_own_place(environ: Mapping[str, str], index: int, nodes: list[int]) -
 
 
 def _first_port(environ: Mapping[str, str]) -> tuple[int, list[str]]:
-    name, text = _first(environ, _JOB)
+    name, text = first(environ, _JOB)
     notes = [] if name else ["no SLURM_JOB_ID: the port is the same for all such jobs"]
     job = number(name, text, 0, 2**32, _SRUN) if name else 0
-    step_text = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "0"
-    step = number("SLURM_STEP_ID", step_text, 0, 2**32, _SRUN)
-    return _FIRST_PORT + (job + step) % _SLOTS * _WIDTH, notes
+    return _FIRST_PORT + (job + 61 * _step(environ)) % _SLOTS * _WIDTH, notes
 
 
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str | None, str]:
-    for name in names:
-        if environ.get(name):
-            return name, environ[name]
-    return None, ""
+def _step(environ: Mapping[str, str]) -> int:
+    name, text = first(environ, ("SLURM_STEP_ID", "SLURM_STEPID"))
+    return number(name, text, 0, 2**32, _SRUN) if name else 0

@@ -59,6 +59,14 @@ class ClusterSpec:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.workers, tuple) or any(
+            not isinstance(worker, tuple) or len(worker) != 2 for worker in self.workers
+        ):
+            raise _wrong(
+                "Workers are a tuple of pairs of host and port.",
+                f"{self.source}: workers={quote(self.workers)}",
+                'ClusterSpec(workers=(("host1", 2222), ("host2", 2222)), source="mine")',
+            )
         if not self.workers or (self.count is not None and len(self.workers) != 1):
             raise _wrong(
                 "A cluster has each worker's address, or the coordinator's and a number of workers.",

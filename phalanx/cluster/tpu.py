@@ -6,7 +6,17 @@ import math
 import re
 from collections.abc import Mapping
 
-from phalanx.cluster.fields import MOST_WORKERS, address, incomplete, items, number, port_of, present, wrong
+from phalanx.cluster.fields import (
+    MOST_WORKERS,
+    address,
+    first,
+    incomplete,
+    items,
+    number,
+    port_of,
+    present,
+    wrong,
+)
 from phalanx.cluster.spec import ClusterSpec
 from phalanx.text import quote
 
@@ -42,8 +52,8 @@ def parse(environ: Mapping[str, str]) -> ClusterSpec | None:
     References:
         https://cloud.google.com/kubernetes-engine/docs/how-to/tpus
     """
-    hosts_name, hosts_text = _first(environ, _HOSTS)
-    index_name, index_text = _first(environ, _INDEX)
+    hosts_name, hosts_text = first(environ, _HOSTS)
+    index_name, index_text = first(environ, _INDEX)
     slices = present(environ, _SLICES)
     if hosts_name is None:
         _check_alone(environ, index_name, index_text, slices)
@@ -92,7 +102,7 @@ def _check_alone(
     elif slices:
         received = f"{', '.join(slices)} without TPU_WORKER_HOSTNAMES"
     else:
-        bounds_name, bounds_text = _first(environ, _BOUNDS)
+        bounds_name, bounds_text = first(environ, _BOUNDS)
         if bounds_name is None or not _several(bounds_name, bounds_text):
             return
         received = f"{bounds_name}={quote(bounds_text)} is several hosts, without TPU_WORKER_HOSTNAMES"
@@ -107,10 +117,3 @@ def _several(name: str, text: str) -> bool:
     if not re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6}){0,3}", text):
         raise wrong(f"{name} is numbers like 2,2,1.", f"{name}={quote(text)}", f"export {name}=1,1,1")
     return math.prod(int(part) for part in text.split(",")) > 1
-
-
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str | None, str]:
-    for name in names:
-        if environ.get(name):
-            return name, environ[name]
-    return None, ""

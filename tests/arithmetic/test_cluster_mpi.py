@@ -86,6 +86,16 @@ def test_ranks_on_several_machines_never_meet_on_loopback():
     assert spec.coordinator.startswith("10.96.0.1:")
 
 
+@pytest.mark.parametrize(
+    "where", [{"MASTER_ADDR": "localhost"}, {"OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:34911"}]
+)
+def test_a_loopback_address_for_ranks_on_several_machines_is_an_error(where):
+    with pytest.raises(
+        ClusterError, match="every machine itself, and OMPI_COMM_WORLD_LOCAL_SIZE=2 of 4 ranks"
+    ):
+        mpi.parse({**OPEN, "OMPI_COMM_WORLD_LOCAL_SIZE": "2", **where})
+
+
 def test_a_size_of_one_is_a_cluster_of_one():
     spec = mpi.parse({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"})
     assert (spec.num_workers, spec.coordinator) == (1, None)

@@ -223,6 +223,15 @@ def test_several_tasks_that_srun_did_not_start_are_never_quietly_one_worker(envi
     assert "started without srun" in str(error.value) and "next:     srun python" in str(error.value)
 
 
+@pytest.mark.parametrize("step_id", ["4294967290", "4294967291"], ids=["interactive", "batch"])
+def test_an_interactive_shell_in_an_allocation_of_several_tasks_is_none_of_them(step_id):
+    shell = {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    shell |= {"SLURM_PROCID": "0", "SLURM_STEP_ID": step_id, "SLURM_JOB_ID": "1"}
+    with pytest.raises(IncompleteError, match="4 tasks on 2 nodes"):
+        slurm.parse(shell | {"SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-2]"})
+    assert slurm.parse(shell | {"SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "n1"}).num_workers == 1
+
+
 def test_a_shell_in_an_allocation_of_one_task_is_one_worker_and_says_so():
     spec = slurm.parse({"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NUM_NODES": "1"})
     assert (spec.num_workers, spec.notes) == (1, ("an allocation of one task, started without srun",))

@@ -69,6 +69,8 @@ def test_a_thousand_workers_print_as_a_few_lines_with_the_chief_this_one_and_the
 
 
 WRONG = {
+    "a list": ({"workers": [("a", 1)]}, "workers=[('a', 1)]"),
+    "text instead of a pair": ({"workers": ("a:1", "b:1")}, "workers=('a:1', 'b:1')"),
     "no worker": ({"workers": ()}, "0 addresses"),
     "a count and all addresses": ({"count": 2}, "2 addresses, count=2"),
     "no count": ({"workers": (("a", 1),), "count": 0}, "0 workers"),
