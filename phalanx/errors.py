@@ -2,6 +2,7 @@
 
     PhalanxError
     ├── UserError (ValueError) ......... what was asked for cannot be done as asked
+    │   ├── ClusterError ............... who takes part in a run, and where they are
     │   ├── DeviceError ................ names, counts and kinds of devices
     │   ├── DataError .................. rows, columns, lengths, dtypes of the data
     │   ├── SettingError ............... a number or option outside its rule
@@ -27,6 +28,10 @@ class PhalanxError(Exception):
 
 class UserError(PhalanxError, ValueError):
     """What was asked for cannot be done as asked."""
+
+
+class ClusterError(UserError):
+    """An environment that describes no cluster in which every worker can find every other."""
 
 
 class DeviceError(UserError):
