@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from phalanx.host import env as _env
 
 if TYPE_CHECKING:
-    from phalanx import callbacks
+    from phalanx import callbacks, cluster
     from phalanx.errors import (
+        ClusterError,
         ColumnError,
         DataError,
         DeviceError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "ClusterError": "errors",
     "ColumnError": "errors",
     "DataError": "errors",
     "DeviceError": "errors",
@@ -56,9 +58,10 @@ _HOME = {
     "verify": "parity",
 }
 
-_MODULES = ("callbacks",)
+_MODULES = ("callbacks", "cluster")
 
 __all__ = [
+    "ClusterError",
     "ColumnError",
     "DataError",
     "DeviceError",
@@ -76,6 +79,7 @@ __all__ = [
     "UserError",
     "__version__",
     "callbacks",
+    "cluster",
     "get_strategy",
     "has_strategy",
     "verify",

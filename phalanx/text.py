@@ -1,8 +1,12 @@
-"""Text for people: tables that line up."""
+"""Text for people: tables that line up, values quoted at a readable length."""
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 80
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], align: str | None = None) -> str:
@@ -32,3 +36,24 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], align: str |
         ).rstrip()
         for line in lines
     )
+
+
+def quote(value: object) -> str:
+    """A value as Python writes it, on one line, cut where it is long; what it holds cannot act on a terminal.
+
+    Args:
+        value: Anything; texts longer than 80 characters lose their middle and gain their length.
+
+    Returns:
+        Printable text.
+
+    Example:
+        >>> print(quote("two" + chr(10) + "lines"))
+        'two\\nlines'
+        >>> quote(["a", 2])
+        "['a', 2]"
+    """
+    text = _SHORT.repr(value)
+    if isinstance(value, str) and len(value) > _SHORT.maxstring:
+        return f"{text} ({len(value)} characters)"
+    return text

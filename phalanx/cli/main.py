@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import phalanx
-from phalanx.cli import run
+from phalanx.cli import cluster, run
 from phalanx.errors import PhalanxError, message
 
 _TEACH = """\
@@ -18,9 +18,10 @@ examples:
   phalanx run train.py                   all accelerators, or one CPU replica
   phalanx run --replicas 2 train.py      two accelerators, or two CPU replicas
   phalanx run --help                     what is set, and why
+  phalanx cluster explain                which cluster the environment describes
 """
 
-_COMMANDS = {"run": run}
+_COMMANDS = {"cluster": cluster, "run": run}
 
 
 class _Parser(argparse.ArgumentParser):
