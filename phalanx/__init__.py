@@ -26,12 +26,14 @@ if TYPE_CHECKING:
         SettingError,
         UnsupportedError,
         UserError,
+        WorkerLost,
     )
     from phalanx.parity import verify
     from phalanx.plan import Plan
     from phalanx.recipe import Recipe
     from phalanx.strategies.base import Strategy
     from phalanx.strategies.mirrored import MirroredStrategy
+    from phalanx.strategies.multi_worker import MultiWorkerMirroredStrategy
     from phalanx.strategies.one_device import OneDeviceStrategy, get_strategy, has_strategy
 
 __version__ = "0.1.0"
@@ -43,6 +45,7 @@ _HOME = {
     "DeviceError": "errors",
     "EngineError": "errors",
     "MirroredStrategy": "strategies.mirrored",
+    "MultiWorkerMirroredStrategy": "strategies.multi_worker",
     "OneDeviceStrategy": "strategies.one_device",
     "PhalanxError": "errors",
     "PhalanxWarning": "errors",
@@ -53,6 +56,7 @@ _HOME = {
     "Strategy": "strategies.base",
     "UnsupportedError": "errors",
     "UserError": "errors",
+    "WorkerLost": "errors",
     "get_strategy": "strategies.one_device",
     "has_strategy": "strategies.one_device",
     "verify": "parity",
@@ -67,6 +71,7 @@ __all__ = [
     "DeviceError",
     "EngineError",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
     "PhalanxError",
     "PhalanxWarning",
@@ -77,6 +82,7 @@ __all__ = [
     "Strategy",
     "UnsupportedError",
     "UserError",
+    "WorkerLost",
     "__version__",
     "callbacks",
     "cluster",

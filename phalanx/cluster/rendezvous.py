@@ -1,7 +1,7 @@
 """The first meeting of the workers: who is there, who is missing, and whether all run the same.
 
-It comes before JAX, whose own start waits for a missing worker without saying who that is. The chief listens at
-the coordinator's address; every other worker says who it is and waits for the chief's word.
+It comes before JAX, whose own start waits for a missing worker without saying who that is. The chief
+listens at the coordinator's address; every other worker says who it is and waits for the chief's word.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def judge(
         return ClusterError(
             message(
                 "All workers are told of the same cluster.",
-                f"a worker says that it is {str(who)[:20]} of {str(count)[:20]}, the chief knows {len(workers)}",
+                f"a worker says it is {str(who)[:20]} of {str(count)[:20]}, the chief knows {len(workers)}",
                 "phalanx cluster explain   # on both machines",
             )
         )
@@ -175,7 +175,7 @@ def judge(
             message(
                 "All workers run the same script on the same versions.",
                 "; ".join(
-                    f"{name} is {str(theirs.get(name))[:40]} on worker {who}, {str(card.get(name))[:40]} on the chief"
+                    f"{name}: {str(theirs.get(name))[:40]} on worker {who}, {str(card.get(name))[:40]} on the chief"
                     for name in different
                 ),
                 "pip install -r constraints.txt   # the same on every machine, and the same script",

@@ -1,7 +1,7 @@
-"""Who is still there: a line between the chief and every worker that stays open for the whole run.
+"""Who is still there: a line between the chief and each worker, open for the whole run.
 
-A process that dies closes its line at once. One that stands still, or is cut off, falls silent. Both are told to
-all others, who stop waiting for it. Training does not depend on the line: no number travels on it.
+A process that dies closes its line at once. One that stands still, or is cut off, falls silent. Both are
+told to all others, who stop waiting for it. No number of the training travels on the line.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def join(
         raise ScopeError(
             message(
                 "The strategy of several workers is made before anything else uses JAX.",
-                f"JAX is already in use: it has started with {len(jax.local_devices())} devices of this process",
+                f"JAX is already in use, with {len(jax.local_devices())} devices of this process",
                 "strategy = phalanx.MultiWorkerMirroredStrategy()   # first line after the imports",
             )
         )
@@ -139,7 +139,7 @@ class Exchange:
             if theirs != what:
                 raise WorkerLost(
                     message(
-                        "Every worker runs the same script: all of them call what all of them must do together.",
+                        "Every worker runs the same script: what is done together is called by all.",
                         f"worker {own} is at {what}, worker {worker} ({self.workers[worker]}) is at {theirs}",
                         "strategy.is_chief is for writing and printing; call fit, evaluate, predict everywhere",
                     )
@@ -189,7 +189,7 @@ class Exchange:
     def _absent(self, worker: int, what: str, timeout: float) -> WorkerLost:
         return WorkerLost(
             message(
-                "Every worker runs the same script: all of them call what all of them must do together.",
+                "Every worker runs the same script: what is done together is called by all.",
                 f"{what} on worker {process()} only: worker {worker} ({self.workers[worker]}) did not come "
                 f"within {timeout:g} s",
                 "strategy.is_chief is for writing and printing; call fit, evaluate, predict everywhere",

@@ -1,4 +1,4 @@
-"""The whole model on every device of several machines: tf.distribute's name, the same script on every node."""
+"""The whole model on every device of several machines: the same script on every node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from phalanx.cluster.rendezvous import meet
+from phalanx.cluster.resolution import resolve
+from phalanx.cluster.spec import ClusterSpec
 from phalanx.engine import runtime
-from phalanx.errors import SettingError, WorkerLost, message
+from phalanx.errors import SettingError, WorkerLost, message, warn
 from phalanx.host import machine
 from phalanx.strategies.base import Strategy
 from phalanx.strategies.watch import Watch
@@ -40,7 +42,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     def __init__(
         self,
-        cluster_resolver: Any = None,
+        cluster_resolver: ClusterSpec | None = None,
         communication_options: Any = None,
         *,
         view: str = "global",
@@ -57,10 +59,18 @@ class MultiWorkerMirroredStrategy(Strategy):
                         f"phalanx.MultiWorkerMirroredStrategy({name}=30.0)",
                     )
                 )
-        self.cluster_resolver = cluster_resolver
+        if communication_options is not None:
+            warn(
+                message(
+                    "The engine chooses how gradients travel.",
+                    f"communication_options={communication_options!r} is without effect",
+                    "phalanx.MultiWorkerMirroredStrategy()",
+                )
+            )
+        self.cluster_resolver = _checked(cluster_resolver)
         exchange = None
-        if cluster_resolver.num_workers > 1:
-            exchange = _join(cluster_resolver, connect_timeout, peer_timeout)
+        if self.cluster_resolver.num_workers > 1:
+            exchange = _join(self.cluster_resolver, connect_timeout, peer_timeout)
         super().__init__(None, view=view, host_only=host_only, exchange=exchange)
 
     @property
@@ -135,10 +145,24 @@ class MultiWorkerMirroredStrategy(Strategy):
             yield
 
 
-def _join(spec: Any, connect_timeout: float, peer_timeout: float) -> runtime.Exchange:
+def _checked(given: Any) -> ClusterSpec:
+    spec = resolve() if given is None else given
+    if not isinstance(spec, ClusterSpec):
+        raise SettingError(
+            message(
+                "cluster_resolver is a ClusterSpec; None asks the environment.",
+                f"cluster_resolver={given!r} of type {type(given).__name__}",
+                "phalanx.MultiWorkerMirroredStrategy(phalanx.cluster.resolve())",
+            )
+        )
+    return spec
+
+
+def _join(spec: ClusterSpec, connect_timeout: float, peer_timeout: float) -> runtime.Exchange:
     """Meet, join the runtime, and keep watch."""
     known = spec.addresses
     workers = {i: known[i] if i < len(known) else "address unknown" for i in range(spec.num_workers)}
+    assert spec.coordinator is not None  # a ClusterSpec of several workers has one
     coordinator = _split(spec.coordinator)
     lines = meet(coordinator, workers, spec.index, machine.card(), connect_timeout, spec.chief)
     runtime.join(

@@ -20,7 +20,7 @@ LOST_CODE = 76
 
 
 class Watch:
-    """Keeps the lines open, turns a loss into `WorkerLost`, and lets a worker leave without waiting for the dead.
+    """Keeps watch, turns a loss into `WorkerLost`, and lets a worker leave without waiting for the dead.
 
     JAX's own way out waits for every worker and then aborts; a worker that knows better goes first.
 

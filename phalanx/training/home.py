@@ -84,7 +84,7 @@ def adopt(model: engine.Model, strategy: Strategy) -> None:
 def go_home(model: engine.Model) -> None:
     """After a loop of several workers: give the variables this worker's own copies back.
 
-    Between loops they are ordinary arrays, so that saving, reading or calling the model needs no other worker.
+    Between loops they are ordinary arrays: saving, reading or calling the model needs no other worker.
     """
     home = home_of(model)
     if home is None or home.strategy.placement.alone:

@@ -71,7 +71,7 @@ def _same_model(model: engine.Model, exchange: runtime.Exchange) -> None:
         warn(
             message(
                 "All workers start from the chief's values.",
-                f"workers {', '.join(map(str, others))} had others: another seed, or none; they were replaced",
+                f"workers {', '.join(map(str, others))} had others (another seed, or none), replaced now",
                 "keras.utils.set_random_seed(0)   # the same on every worker",
             )
         )
