@@ -55,6 +55,7 @@ class Vigil:
         self._places = dict.fromkeys(lines, "the start")
         self._done = threading.Event()
         self._lost = threading.Event()
+        self._alone = threading.Event()
         self.loss: Loss | None = None
         self._thread = threading.Thread(target=self._watch, name="phalanx-vigil", daemon=True)
         self._thread.start()
@@ -63,6 +64,10 @@ class Vigil:
         """The loss, if one is noticed within some seconds."""
         self._lost.wait(seconds)
         return self.loss
+
+    def wait_for_goodbyes(self, seconds: float) -> None:
+        """Wait until every watched worker has said goodbye."""
+        self._alone.wait(seconds)
 
     def end(self) -> None:
         """Say goodbye and stop watching."""
@@ -95,6 +100,8 @@ class Vigil:
             self._drop(worker, "closed its connection: its process has ended")
         elif said.get("bye"):
             self._lines.pop(worker).close()
+            if not self._lines:
+                self._alone.set()
         elif "lost" in said:
             self._found(Loss(worker=_int(said["lost"]), why=str(said["why"]), place=str(said["at"])))
         else:

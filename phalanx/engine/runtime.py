@@ -85,6 +85,11 @@ def _bind_collectives(host: str | None) -> None:
     _jax.make_gloo_tcp_collectives = bound  # 127.0.1.1 on Debian: the others find nobody there
 
 
+def leave() -> None:
+    """Leave the runtime; the chief, who serves it, goes last."""
+    jax.distributed.shutdown()
+
+
 def processes() -> int:
     """Number of workers; 1 where none was joined."""
     return jax.process_count()
@@ -141,7 +146,7 @@ class Exchange:
                     message(
                         "Every worker runs the same script: what is done together is called by all.",
                         f"worker {own} is at {what}, worker {worker} ({self.workers[worker]}) is at {theirs}",
-                        "strategy.is_chief is for writing and printing; call fit, evaluate, predict everywhere",
+                        "strategy.is_chief is for writing; call fit, evaluate, predict everywhere",
                     )
                 )
             values.append(said)
@@ -192,7 +197,7 @@ class Exchange:
                 "Every worker runs the same script: what is done together is called by all.",
                 f"{what} on worker {process()} only: worker {worker} ({self.workers[worker]}) did not come "
                 f"within {timeout:g} s",
-                "strategy.is_chief is for writing and printing; call fit, evaluate, predict everywhere",
+                "strategy.is_chief is for writing; call fit, evaluate, predict everywhere",
             )
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.cluster.vigil import Loss, Vigil
+from phalanx.engine import runtime
 from phalanx.engine.runtime import Exchange
 from phalanx.errors import WorkerLost
 from phalanx.host import procs
@@ -72,4 +73,7 @@ class Watch:
         except WorkerLost as lost:
             if self.vigil.loss is not None:
                 procs.end_now(LOST_CODE, f"phalanx: {lost}")
+        if runtime.process() == 0:
+            self.vigil.wait_for_goodbyes(self.timeout)
+        runtime.leave()
         self.vigil.end()
