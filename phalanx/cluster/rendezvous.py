@@ -175,7 +175,7 @@ def judge(
             message(
                 "All workers run the same script on the same versions.",
                 "; ".join(
-                    f"{name}: {str(theirs.get(name))[:32]} on worker {who}, the chief has {str(card.get(name))[:32]}"
+                    f"{name}: worker {who} has {theirs.get(name)!s:.40}, the chief {card.get(name)!s:.40}"
                     for name in different
                 ),
                 "pip install -r constraints.txt   # the same on every machine, and the same script",

@@ -107,8 +107,9 @@ class Fleet:
             process.communicate()
 
     def line(self, index):
-        """The next line that a worker prints; empty when it has ended."""
-        return self.running[index].stdout.readline().strip()
+        """The next line that a worker's script prints; empty when it has ended."""
+        lines = iter(self.running[index].stdout.readline, "")
+        return next((line.strip() for line in lines if not line.startswith("[Gloo]")), "")
 
     def kill(self, index, signum=signal.SIGKILL):
         os.kill(self.running[index].pid, signum)
