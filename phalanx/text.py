@@ -32,3 +32,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], align: str |
         ).rstrip()
         for line in lines
     )
+
+
+def many(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> many(1, "worker"), many(2, "worker")
+        ('1 worker', '2 workers')
+    """
+    return f"{count} {noun}{'s'[: count != 1]}"

@@ -1,0 +1,126 @@
+"""What workers print: bytes into lines, progress bars told from prints, and the last lines kept."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Sequence
+
+_LONGEST = 64 * 1024  # bytes that wait for their newline; a longer line is shown in pieces
+_LONGEST_BAR = 2048
+_STYLE = rb"(?:\x1b\[[0-9;]*m)*"
+_BAR = re.compile(  # Keras's own: 3/10 ━━━━━ 1s 20ms/step - loss: 0.1234 - accuracy: 0.9876
+    rb"%(s)s\s*\d+/(?:\d+|Unknown)(?:\x1b\[[0-9;]*m|\s|\xe2\x94\x81)+[\d:]+s?%(s)s"
+    rb"(?:\s+[\d.]+[a-z]+/\w+)?(?:\s+-\s[^:\s]+:\s[-+.\w]+)*\s*" % {b"s": _STYLE}
+)
+
+
+class Lines:
+    """Bytes of one stream of one worker, cut into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take bytes, give the lines that they complete.
+
+        Args:
+            data: What was read.
+
+        Returns:
+            Complete lines without their ends.
+
+        Example:
+            >>> lines = Lines()
+            >>> lines.feed(b"one"), lines.feed(b" line\\nand"), lines.flush()
+            ([], [b'one line'], [b'and'])
+        """
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        while len(self._rest) > _LONGEST:
+            whole.append(self._rest[:_LONGEST])
+            self._rest = self._rest[_LONGEST:]
+        return whole
+
+    def flush(self) -> list[bytes]:
+        """The line without an end, if there is one."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+
+class Tail:
+    """The last lines of a stream.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int = 20) -> None:
+        self._kept: collections.deque[bytes] = collections.deque(maxlen=count)
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Keep these, forget the oldest."""
+        self._kept.extend(last_drawing(line) for line in lines)
+
+    def text(self) -> str:
+        """The lines as text; what is no UTF-8 is shown as bytes."""
+        return b"\n".join(self._kept).decode("utf-8", errors="backslashreplace")
+
+
+def last_drawing(line: bytes) -> bytes:
+    """What a terminal would show of a line that went back to its start to draw itself again.
+
+    Example:
+        >>> last_drawing(b"10%\\r50%\\r100%")
+        b'100%'
+        >>> last_drawing(b"a line of Windows\\r")
+        b'a line of Windows'
+    """
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def shown(line: bytes) -> bytes | None:
+    """What is shown of a line of a worker that is not the chief.
+
+    Its prints, whole; of a line that draws itself again, the last drawing; of Keras's progress bar, nothing,
+    for the chief's is there already.
+
+    Args:
+        line: One line without its end.
+
+    Returns:
+        The line to show, or None.
+
+    Example:
+        >>> shown(b"loss is fine") is not None
+        True
+        >>> shown("\\x08\\x08\\r2/2 ━━━━ 0s 3ms/step - loss: 1.5".encode()) is None
+        True
+    """
+    last = last_drawing(line)
+    if last != line and len(last) <= _LONGEST_BAR and _BAR.fullmatch(last):
+        return None
+    return last
+
+
+def port_taken(text: str, ports: Sequence[int]) -> int | None:
+    """The port of ours that another program has, if that is what a worker's last lines say.
+
+    Args:
+        text: The lines.
+        ports: Ours.
+
+    Returns:
+        The port, or None.
+
+    Example:
+        >>> port_taken("bind 127.0.0.1:7001: Address already in use", [7001, 7002])
+        7001
+        >>> port_taken("bind 127.0.0.1:6006: Address already in use", [7001, 7002]) is None
+        True
+    """
+    for line in text.splitlines():
+        if re.search(r"in use|EADDRINUSE|[Ff]ailed to bind|No address added", line):
+            for port in ports:
+                if re.search(rf"(?<!\d){port}(?!\d)", line):
+                    return port
+    return None
