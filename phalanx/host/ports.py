@@ -1,7 +1,8 @@
 """Ports of the loopback address, chosen for other programs to listen on.
 
-The engine binds its port itself and takes no socket from us. A socket that we held would be in its way, and
-one that we close just before it starts leaves a gap of seconds. Three things close the gap:
+The engine binds its port itself and takes no socket from us. One that we closed just before would leave a gap
+of seconds; one that we held would be in the way of each program that does not share its port. So nothing is
+held, and three things close the gap:
 
 * Launchers keep out of each other's way: who picks a port takes a name for it, an abstract Unix socket. It
   belongs to a network namespace as ports do, leaves no file, and goes with its process however that ends.
@@ -24,7 +25,7 @@ from phalanx.errors import SettingError, message
 _HOST = "127.0.0.1"
 _RANGE = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _HIGHEST, _WITHOUT_RANGE = 20_000, 65_535, 32_768
-_TRIES = 1000
+_TRIES = 4000
 
 
 @contextlib.contextmanager

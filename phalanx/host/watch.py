@@ -49,7 +49,9 @@ class Watch:
 
     def __enter__(self) -> Watch:
         _fill_standard_streams()
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reader, self._writer = os.pipe()
+        for end in (self._reader, self._writer):
+            os.set_blocking(end, False)
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for each in (*(signal.Signals[name] for name in _TOLD), signal.SIGCHLD):
@@ -99,6 +101,13 @@ class Watch:
         return b""
 
 
+def has_bytes(number: int) -> bool:
+    """Whether a file descriptor has bytes now, or is at its end."""
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def read(number: int) -> bytes:
     """What a readable file descriptor has; nothing at its end."""
     try:
@@ -115,7 +124,7 @@ def write(number: int, data: bytes) -> int:
         data: Bytes.
 
     Returns:
-        How many were written; -1 if nobody will ever read them.
+        How many were written; -1 if none ever will be.
     """
     try:
         return os.write(number, data[:_ROOM])

@@ -124,7 +124,7 @@ class Crew:
         for worker in self._workers.values():
             for number in list(worker.streams):
                 for _ in range(_CHUNKS):
-                    if number not in worker.streams or not self._turns.peek(number):
+                    if number not in worker.streams or not watch.has_bytes(number):
                         break
                     self._hear(worker, number)
             for stream, lines in worker.lines.items():

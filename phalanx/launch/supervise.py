@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from phalanx.errors import SettingError, message
+from phalanx.errors import PhalanxError, SettingError, message
 from phalanx.host import family, ports, watch
 from phalanx.launch.crew import Crew, Ended, first_failure
 from phalanx.launch.lines import port_taken
@@ -57,7 +57,7 @@ def supervise(
     Returns:
         The exit code: 0 where all workers left with 0; that of the first worker that failed, 128 + n where
         signal n ended it; 130, 143 or 129 where Ctrl-C, SIGTERM or a closed terminal ended the launcher, 141
-        where nobody reads its output any more.
+        where its output can no more be written.
 
     Raises:
         SettingError: A port that is taken, or workers that the system does not start.
@@ -66,7 +66,11 @@ def supervise(
         turns = Turns(eyes)
         history: list[Exit] = []
         while True:
-            exit, last_lines = _run_once(arguments, plan, environ, settings, history, turns, processes)
+            try:
+                exit, last_lines = _run_once(arguments, plan, environ, settings, history, turns, processes)
+            except PhalanxError:
+                turns.write_rest()
+                raise
             decision = decide(history, exit, watch.now(), settings.policy)
             if decision.action == "restart":
                 after = f" in {decision.delay:.1f} s" if decision.delay else ""
@@ -135,7 +139,7 @@ def _exit(ended: Ended | None, started: float, running: int, told: str | None) -
 
 
 def _farewell(told: str, running: int, grace: float) -> str:
-    why = "nobody reads the output" if told == "SIGPIPE" else told
+    why = "the output can no more be written" if told == "SIGPIPE" else told
     return f"{why}: {many(running, 'worker')} asked to end, killed after {grace:g} s"
 
 

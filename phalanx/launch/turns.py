@@ -9,6 +9,7 @@ from phalanx.launch.console import ERR, OUT, Console
 
 _UNHEARD = "SIGPIPE"
 _LAST_WORDS = 1.0  # seconds to write what is left, once told to end
+_AGAIN = 0.3  # seconds; a signal that comes sooner is an echo, as `timeout` and `make` send them
 
 
 class Turns:
@@ -19,8 +20,8 @@ class Turns:
 
     Attributes:
         console: What is to be written.
-        told: The signal that ended the launcher, `"SIGPIPE"` where nobody reads its output any more, or None.
-        hurry: It was told twice.
+        told: The signal that ended the launcher, `"SIGPIPE"` where its output cannot be written, or None.
+        hurry: It was told again.
     """
 
     def __init__(self, eyes: watch.Watch) -> None:
@@ -28,6 +29,7 @@ class Turns:
         self.console = Console(joined=watch.same_file(OUT, ERR))
         self.told: str | None = None
         self.hurry = False
+        self._first = 0.0
 
     def turn(self, readers: Collection[int], until: float | None) -> watch.Ready:
         """Wait until something happens, and do what concerns the launcher itself.
@@ -52,13 +54,11 @@ class Turns:
             else:
                 self.console.written(stream, count)
         for name in ready.told:
-            self.hurry = self.told not in (None, _UNHEARD)
-            self.told = self.told if self.hurry else name
+            if self.told in (None, _UNHEARD):
+                self.told, self._first = name, watch.now()
+            elif watch.now() >= self._first + _AGAIN:
+                self.hurry = True
         return ready
-
-    def peek(self, reader: int) -> bool:
-        """Whether a file descriptor has bytes now, or is at its end."""
-        return reader in self._eyes.wait((reader,), (), watch.now()).readable
 
     def pause(self, seconds: float) -> None:
         """Let time pass, unless told to end."""

@@ -6,7 +6,6 @@ import pytest
 
 from phalanx.errors import DeviceError, SettingError, UnsupportedError
 from phalanx.host.accelerators import Accelerators
-from phalanx.host.ports import choices
 from phalanx.launch.plan import plan_workers, with_address
 
 NONE = Accelerators()
@@ -154,15 +153,3 @@ def test_another_keras_backend_is_refused():
 def test_many_cpu_replicas_are_counted_over_all_workers():
     assert plan(8, 8).warning is None
     assert "72 replicas on 2 cores" in plan(9, 8).warning
-
-
-@pytest.mark.parametrize(
-    ("lent", "chosen"),
-    [
-        ((32768, 60999), range(20000, 32768)),
-        ((10000, 61000), range(61001, 65536)),
-        ((1024, 65535), range(20000, 65536)),
-    ],
-)
-def test_ports_are_chosen_from_those_that_the_kernel_does_not_lend(lent, chosen):
-    assert choices(*lent) == chosen
