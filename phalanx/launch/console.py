@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 OUT, ERR = 1, 2
 _FULL = 256 * 1024
-_QUIET = 0.05  # seconds without a byte after which a begun line may be one that stays, as a progress bar does
-_PATIENCE = 0.5  # seconds that a worker's line waits for the end of the chief's, at most
+_BACK = frozenset(b"\r\b")
+_QUIET = 0.05  # seconds without a byte after which a bar is between two drawings
+_MOVING = 0.5  # seconds that a worker's line waits for a bar that never is
+_BEGUN = 1.0  # seconds that it waits for the end of a line that is no bar
 
 
 @dataclass
@@ -16,6 +18,7 @@ class _Place:
     """Where lines of one or both streams follow each other."""
 
     inside: bool = False  # the chief's line has begun and not ended
+    bar: bool = False  # and has drawn itself again
     heard: float = 0.0  # when its last byte came
     held: list[tuple[int, bytes]] = field(default_factory=list)  # whole lines that wait for its end
     since: float = 0.0  # when the first of them came
@@ -25,21 +28,21 @@ class Console:
     """Two streams of bytes that wait to be written.
 
     The chief's bytes pass as they come, so its progress bar stays one bar that draws itself again. A line of
-    another worker waits a moment for the end of the chief's line; where that stays open, as a bar does, it
-    begins a new one. So no line ever lands inside another.
+    another worker waits a moment for the end of the chief's line, or for its bar to stand still; then
+    it begins a new one. So no line lands inside another.
 
     Args:
         joined: Standard output and error are the same terminal or file, so their lines share a cursor.
 
     Example:
         >>> console = Console(joined=True)
-        >>> console.chief(OUT, b"1/2 loss: 3", now=0)
+        >>> console.chief(OUT, b"\\r1/2 loss: 3", now=0)
         >>> console.other(ERR, 1, [b"a warning"], now=0.01)
         >>> console.pending(OUT)
-        b'1/2 loss: 3'
+        b'\\r1/2 loss: 3'
         >>> console.settle(now=0.2)
         >>> console.pending(OUT)
-        b'1/2 loss: 3\\n[worker 1] a warning\\n'
+        b'\\r1/2 loss: 3\\n[worker 1] a warning\\n'
     """
 
     def __init__(self, *, joined: bool) -> None:
@@ -64,7 +67,9 @@ class Console:
             self._release(place)
         if data:
             self._add(stream, data)
-            place.inside = not data.endswith(b"\n")
+            open_line = data.rpartition(b"\n")
+            place.bar = bool(set(open_line[2]) & _BACK) or (place.bar and not open_line[1])
+            place.inside = bool(open_line[2]) or (place.inside and not open_line[1])
         place.heard = now
 
     def other(self, stream: int, index: int, lines: Iterable[bytes], now: float) -> None:
@@ -138,7 +143,7 @@ class Console:
 
     @staticmethod
     def _due(place: _Place) -> float:
-        return min(place.heard + _QUIET, place.since + _PATIENCE)
+        return min(place.heard + _QUIET, place.since + _MOVING) if place.bar else place.since + _BEGUN
 
     def _release(self, place: _Place) -> None:
         for stream, line in place.held:

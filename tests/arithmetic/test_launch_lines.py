@@ -102,6 +102,24 @@ def test_a_line_does_not_wait_for_a_bar_that_stays():
     assert drain(console) == b"\r1/2\n[worker 1] first\n"
 
 
+def test_a_line_waits_longer_for_a_line_that_is_no_bar():
+    console = Console(joined=True)
+    console.chief(OUT, b"\rbar\nhalf a ", now=0)
+    console.other(OUT, 1, [b"first"], now=0.01)
+    console.settle(now=0.9)
+    assert (drain(console), console.due) == (b"\rbar\nhalf a ", 1.01)
+    console.settle(now=1.01)
+    assert drain(console) == b"\n[worker 1] first\n"
+
+
+def test_a_bar_is_known_from_any_part_of_its_line():
+    console = Console(joined=True)
+    console.chief(OUT, b"\r1/2", now=0)
+    console.chief(OUT, b" loss", now=0)
+    console.other(OUT, 1, [b"first"], now=0)
+    assert console.due == 0.05
+
+
 def test_a_line_does_not_wait_for_ever_for_a_bar_that_moves():
     console = Console(joined=True)
     console.other(OUT, 1, [b"before"], now=0)

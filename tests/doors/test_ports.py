@@ -6,6 +6,7 @@ import pytest
 
 from phalanx.errors import SettingError
 from phalanx.host.ports import choices, claim
+from tests.fleet.launching import neighbours
 
 
 @pytest.mark.parametrize(
@@ -38,12 +39,13 @@ def test_a_claimed_port_is_refused_until_the_claim_ends():
 
 
 def test_a_refused_claim_keeps_none_of_its_ports():
-    with claim(1, None) as (port,):
-        with pytest.raises(SettingError, match=f"--port {port - 1}: port {port} belongs"):
-            with claim(2, port - 1):
+    first = neighbours()
+    with claim(1, first + 1):
+        with pytest.raises(SettingError, match=f"--port {first}: port {first + 1} belongs"):
+            with claim(2, first):
                 pass
-        with claim(1, port - 1):
-            pass
+        with claim(1, first) as ports:
+            assert ports == [first]
 
 
 def test_a_port_that_is_connected_but_listened_to_by_nobody_is_free():

@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -102,3 +103,16 @@ settings = Settings(port={port}, policy=Policy({policy}))
 sys.exit(supervise(["job.py"], WorkersPlan("", [{{}}] * 2), env.snapshot(), settings))
 """,
     )
+
+
+def neighbours():
+    """The first of two free ports beside each other, where no launcher and no kernel chooses any."""
+    for first in range(61_000 + os.getpid() % 1000 * 4, 65_500, 2):
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("127.0.0.1", first))
+                two.bind(("127.0.0.1", first + 1))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")

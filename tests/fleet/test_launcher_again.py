@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.fleet.launching import TWO, finish, launches, supervise
+from tests.fleet.launching import TWO, finish, launches, neighbours, supervise
 
 
 @pytest.fixture
@@ -17,19 +17,6 @@ def launch(tmp_path):
 @pytest.fixture
 def run(launch):
     return lambda *arguments, seconds=60, **more: finish(launch(*arguments, **more), seconds)
-
-
-def neighbours():
-    """The first of two free ports beside each other."""
-    for first in range(21000, 32000, 10):
-        with socket.socket() as one, socket.socket() as two:
-            try:
-                one.bind(("127.0.0.1", first))
-                two.bind(("127.0.0.1", first + 1))
-            except OSError:
-                continue
-            return first
-    raise AssertionError("no free ports")
 
 
 # Restarts
