@@ -102,7 +102,7 @@ from phalanx.launch.supervise import Settings, supervise
 changes = [{}, {"TOO_LONG": "x" * 200_000}]
 supervise(["job.py"], WorkersPlan("", changes), env.snapshot(), Settings())
 """
-    code, _, err = run("signal.pause()", python=("-c", start))
+    code, _, err = run("signal.pause()", python=("-S", "-c", start))
     assert code == 1 and "SettingError" in err and "  received: [Errno 7] Argument list too long" in err
 
 

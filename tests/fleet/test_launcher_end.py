@@ -15,10 +15,10 @@ WAIT = "print('pid', os.getpid(), flush=True)\nwhile True: signal.pause()\n"
 # A worker with a child in its own group, one in another session, and one whose parent is gone.
 GRANDCHILDREN = f"""
 child = {("import os" + chr(10) + DEAF + WAIT)!r}
-subprocess.Popen([sys.executable, "-c", child])
-subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
-middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
-subprocess.run([sys.executable, "-c", middle, child])
+subprocess.Popen([sys.executable, "-S", "-c", child])
+subprocess.Popen([sys.executable, "-S", "-c", child], start_new_session=True)
+middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', sys.argv[1]], start_new_session=True)"
+subprocess.run([sys.executable, "-S", "-c", middle, child])
 """
 
 
@@ -126,7 +126,7 @@ def test_processes_that_the_launcher_had_before_are_left_alone(launch, tmp_path)
     """A shell that becomes the launcher hands it the children that it had."""
     become = (
         "import os, subprocess, sys; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); "
-        "os.execv(sys.executable, [sys.executable, '-m', 'phalanx', 'run', '--workers', '2', 'job.py'])"
+        "os.execv(sys.executable, [sys.executable, '-S', '-m', 'phalanx', 'run', '--workers', '2', 'job.py'])"
     )
     launcher = launch("", python=("-c", become))
     pid = int(launcher.stdout.readline())
@@ -142,7 +142,7 @@ def test_processes_that_the_launcher_had_before_are_left_alone(launch, tmp_path)
 
 
 def test_a_killed_launcher_takes_its_workers_and_their_children_along(launch):
-    child = f"child = {('import os' + chr(10) + DEAF + WAIT)!r}\nsubprocess.Popen([sys.executable, '-c', child])\n"
+    child = f"child = {('import os' + chr(10) + DEAF + WAIT)!r}\nsubprocess.Popen([sys.executable, '-S', '-c', child])\n"
     launcher = launch(DEAF + child + WAIT, *TWO)
     family = pids(launcher, 4)
     launcher.kill()
