@@ -57,3 +57,13 @@ def quote(value: object) -> str:
     if isinstance(value, str) and len(value) > _SHORT.maxstring:
         return f"{text} ({len(value)} characters)"
     return text
+
+
+def many(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> many(1, "worker"), many(2, "worker")
+        ('1 worker', '2 workers')
+    """
+    return f"{count} {noun}{'s'[: count != 1]}"

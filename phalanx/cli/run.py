@@ -1,18 +1,21 @@
-"""`phalanx run`: a script on N replicas of this machine."""
+"""`phalanx run`: a script on N replicas of this machine, in one process or in several workers."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from phalanx.errors import DeviceError, SettingError, UnsupportedError, message
+from phalanx.errors import SettingError, message
 from phalanx.host import accelerators, env, files, machine, procs
+from phalanx.launch.plan import WorkersPlan, plan_workers
+from phalanx.launch.replicas import RunPlan, plan_run
+from phalanx.launch.supervise import Settings, supervise
+from phalanx.restart import PREEMPTED, Policy
 
-_TEACH = """\
+_TEACH = f"""\
 what is set, and only where you have not set it yourself:
   KERAS_BACKEND=jax          Phalanx trains on Keras's JAX backend
   with CPU replicas:
@@ -22,35 +25,31 @@ what is set, and only where you have not set it yourself:
     JAX_NUM_CPU_DEVICES=N    where there is no accelerator
     CUDA_VISIBLE_DEVICES     the first N of the GPUs that you made visible
 
-The script then replaces this process: its exit code, signals and output are its own.
+Without --workers the script then replaces this process: its exit code, signals and output are its own.
 To develop on CPU replicas though there is a GPU, set JAX_PLATFORMS=cpu.
+
+with --workers N, N processes run the script, each with its own
+  TF_CONFIG                  its place among 127.0.0.1:port of all workers
+  CUDA_VISIBLE_DEVICES       its share of the GPUs that you made visible
+  XLA_PYTHON_CLIENT_MEM_FRACTION   its share of a GPU's memory, where workers share one
+  PYTHONUNBUFFERED=1         you see a line when it is printed
+Worker 0, the chief, prints as if it ran alone, progress bar included; lines of the others begin with
+[worker 1]. The first worker that fails ends the run: its exit code is the command's, 128 + n for
+signal n, and the last lines of its standard error come last. Ctrl-C (130) and SIGTERM (143) end every
+worker and all that it started, with SIGKILL after the grace time. A worker that leaves with code {PREEMPTED}
+was preempted: with --max-restarts it starts again without counting. No worker reads standard input.
 
 examples:
   phalanx run train.py                              every accelerator, or one CPU replica
   phalanx run --replicas 2 train.py --epochs 3      --epochs goes to the script
+  phalanx run --workers 2 --replicas 2 train.py     two processes, two replicas each
   phalanx run --replicas 8 -m pytest tests          a module instead of a script
   phalanx run -- -odd-name.py                       a script whose name starts with a dash
 """
 
-_TAKES_A_VALUE = ("--replicas",)
-_MANY = 64
-_VISIBLE = {"NVIDIA GPU": "CUDA_VISIBLE_DEVICES", "AMD GPU": "HIP_VISIBLE_DEVICES"}
-_TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1"}  # chips of one process -> their grid
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What the script's environment will be, and one sentence that says so.
-
-    Args:
-        reason: What runs where, and why.
-        changes: Variables to set.
-        warning: What to think about before it runs, if anything.
-    """
-
-    reason: str
-    changes: Mapping[str, str] = field(default_factory=dict)
-    warning: str | None = None
+_EXAMPLES = {"--max-restarts": "--max-restarts 3", "--grace": "--grace 5", "--port": "--port 7000"}
+_TAKES_A_VALUE = ("--replicas", "--workers", *_EXAMPLES)
+_WORKERS, _PORTS = 1024, 65_535
 
 
 def describe(commands: Any, name: str) -> None:
@@ -66,11 +65,21 @@ def describe(commands: Any, name: str) -> None:
         description="Run a script on N accelerators, or on N CPU replicas where there are none.",
         epilog=_TEACH,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="phalanx run [--replicas N] (script.py | -m module) [arguments ...]",
+        usage="phalanx run [options] (script.py | -m module) [arguments ...]",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--replicas", metavar="N", help="model copies (default: every accelerator, or one CPU replica)"
+        "--replicas",
+        metavar="N",
+        help="model copies, of each worker (default: every accelerator, or one CPU replica)",
+    )
+    parser.add_argument("--workers", metavar="N", help="processes (default: this one becomes the script)")
+    parser.add_argument(
+        "--max-restarts", metavar="K", help="failures after which all workers start again (default: 0)"
+    )
+    parser.add_argument("--grace", metavar="S", help="seconds from SIGTERM to SIGKILL (default: 5)")
+    parser.add_argument(
+        "--port", metavar="P", help="port of worker 0, the next for the others (default: free ones)"
     )
     parser.add_argument("-m", dest="module", metavar="module", help="run a module, as python -m does")
     parser.set_defaults(rest=[])
@@ -104,181 +113,79 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def act(options: argparse.Namespace) -> None:
-    """Decide, say it in one line, and become the script.
+    """Decide, say it in one line, and become the script or supervise its workers.
 
     Args:
         options: The parsed command line, with `rest` untouched.
     """
-    replicas = _whole_number(options.replicas)
+    replicas = _whole(options.replicas, "--replicas")
+    workers = _whole(options.workers, "--workers", most=_WORKERS)
+    settings = _settings(options, workers)
     arguments = _script_arguments(options.module, options.rest)
     environ = env.snapshot()
-    plan = plan_run(replicas, environ, accelerators.look(), machine.cpu_count())
+    found, cpus = accelerators.look(), machine.cpu_count()
+    if workers is None:
+        plan = plan_run(replicas, environ, found, cpus)
+        _say(plan)
+        procs.become_python(arguments, {**environ, **plan.changes})
+    several = plan_workers(workers, replicas, environ, found, cpus)
+    _say(several)
+    raise SystemExit(supervise(arguments, several, environ, settings))
+
+
+def _say(plan: RunPlan | WorkersPlan) -> None:
     if plan.warning:
         print(f"phalanx: warning: {plan.warning}", file=sys.stderr)
-    print(f"phalanx: {plan.reason}", file=sys.stderr)
-    procs.become_python(arguments, {**environ, **plan.changes})
+    print(f"phalanx: {plan.reason}", file=sys.stderr, flush=True)
 
 
-def plan_run(
-    replicas: int | None, environ: Mapping[str, str], found: accelerators.Accelerators, cpus: int
-) -> RunPlan:
-    """Decide the environment of the script.
-
-    Args:
-        replicas: What the user asked for, or None.
-        environ: The user's environment.
-        found: Accelerators of this machine.
-        cpus: Cores.
-
-    Returns:
-        The plan.
-
-    Raises:
-        DeviceError: More replicas than accelerators.
-        SettingError: The environment asks for another Keras backend, or for a platform that is not there.
-        UnsupportedError: A part of a TPU host that cannot be cut out.
-
-    Example:
-        >>> plan_run(2, {}, accelerators.Accelerators(), cpus=2).changes["JAX_NUM_CPU_DEVICES"]
-        '2'
-    """
-    backend = environ.get("KERAS_BACKEND") or "jax"
-    if backend != "jax":
-        raise SettingError(
-            message(
-                "Phalanx trains Keras models on the JAX backend.",
-                f"KERAS_BACKEND={backend}",
-                "export KERAS_BACKEND=jax",
-            )
-        )
-    platforms = [each for each in environ.get("JAX_PLATFORMS", "").split(",") if each]
-    if platforms[:1] == ["cpu"]:
-        return _on_cpu(replicas, environ, f"JAX_PLATFORMS={','.join(platforms)}", cpus)
-    if found.kind is None:
-        why = "no accelerator found"
-    elif not found.usable:
-        why = f"{_many(found.count, found.kind)} found, but JAX's plugin is not installed"
-    else:
-        variable = _VISIBLE.get(found.kind)
-        chosen = environ.get(variable) if variable else None
-        visible = _visible(chosen, found.count)
-        if visible:
-            return _on_accelerators(replicas, found, visible)
-        why = f"{variable}={chosen} hides {_many(found.count, found.kind)}"
-    if platforms and "cpu" not in platforms:
-        if replicas is None:  # JAX may know an accelerator that we do not
-            return RunPlan(f"JAX_PLATFORMS={','.join(platforms)} ({why})", {"KERAS_BACKEND": "jax"})
-        raise SettingError(
-            message(
-                "JAX must be allowed to use what --replicas counts.",
-                f"JAX_PLATFORMS={','.join(platforms)} ({why})",
-                f"JAX_PLATFORMS=cpu phalanx run --replicas {replicas} train.py",
-            )
-        )
-    return _on_cpu(replicas, environ, why, cpus)
-
-
-def _on_cpu(replicas: int | None, environ: Mapping[str, str], why: str, cpus: int) -> RunPlan:
-    changes = {"KERAS_BACKEND": "jax"}
-    name, asked = _asked_for(environ)
-    count = replicas or asked
-    if count is None:
-        return RunPlan(f"1 CPU replica ({why}; --replicas N makes N)", changes)
-    if not environ.get("NPROC"):
-        # Threads that wait for each other: twice the replicas never stopped, one more than them did.
-        changes["NPROC"] = str(max(cpus, 2 * count))
-    if replicas is not None:
-        changes["JAX_NUM_CPU_DEVICES"] = str(replicas)
-        if not environ.get("JAX_PLATFORMS"):
-            changes["JAX_PLATFORMS"] = "cpu"
-    note = "" if name is None or asked == replicas else f"; --replicas wins over {name}={asked}"
-    if replicas is None:
-        note = f"; {name}={asked}"
-    warning = None
-    if count > _MANY:
-        warning = message(
-            "CPU replicas share the cores of this machine; they test code and do not make it faster.",
-            f"{count} replicas on {_many(cpus, 'core')}",
-            "phalanx run --replicas 8 train.py",
-        )
-    return RunPlan(f"{_many(count, 'CPU replica')} ({why}{note})", changes, warning)
-
-
-def _on_accelerators(replicas: int | None, found: accelerators.Accelerators, visible: list[str]) -> RunPlan:
-    kind = str(found.kind)
-    replicas = len(visible) if replicas is None else replicas
-    if replicas > len(visible):
-        raise DeviceError(
-            message(
-                "Each replica has an accelerator of its own.",
-                f"--replicas {replicas}, but {_many(len(visible), f'visible {kind}')}",
-                f"phalanx run --replicas {len(visible)} train.py"
-                f"   # or JAX_PLATFORMS=cpu phalanx run --replicas {replicas} train.py",
-            )
-        )
-    changes = {"KERAS_BACKEND": "jax"}
-    if replicas == len(visible):
-        return RunPlan(_many(replicas, kind), changes)
-    if kind in _VISIBLE:
-        changes[_VISIBLE[kind]] = ",".join(visible[:replicas])
-    else:
-        chips, half = divmod(replicas, found.devices_per_chip)
-        if half or chips not in _TPU_BOUNDS:
-            sizes = ", ".join(str(size * found.devices_per_chip) for size in _TPU_BOUNDS)
-            raise UnsupportedError(
-                message(
-                    f"A part of this TPU host has {sizes} devices.",
-                    f"--replicas {replicas} of {len(visible)}",
-                    'strategy = phalanx.MirroredStrategy(devices=["tpu:0", "tpu:1", "tpu:2"])'
-                    "   # in the script",
+def _settings(options: argparse.Namespace, workers: int | None) -> Settings:
+    """How workers are supervised; without workers, these options would do nothing."""
+    if workers is None:
+        given = (options.max_restarts, options.grace, options.port)
+        for name, value in zip(_EXAMPLES, given, strict=True):
+            if value is not None:
+                raise SettingError(
+                    message(
+                        f"{name} is about workers.",
+                        f"{name} {value} without --workers",
+                        f"phalanx run --workers 2 {_EXAMPLES[name]} train.py",
+                    )
                 )
-            )
-        changes["TPU_VISIBLE_CHIPS"] = ",".join(str(chip) for chip in range(chips))
-        changes["TPU_CHIPS_PER_PROCESS_BOUNDS"] = _TPU_BOUNDS[chips]
-        changes["TPU_PROCESS_BOUNDS"] = "1,1,1"
-    return RunPlan(f"{replicas} of {_many(len(visible), kind)}", changes)
+        return Settings()
+    restarts = _whole(options.max_restarts, "--max-restarts", least=0)
+    port = _whole(options.port, "--port", most=_PORTS + 1 - workers)
+    return Settings(grace=_seconds(options.grace), port=port, policy=Policy(max_restarts=restarts or 0))
 
 
-def _visible(chosen: str | None, count: int) -> list[str]:
-    """The GPUs that a user's list leaves visible; like CUDA, it ends at the first that is not there."""
-    if chosen is None:
-        return [str(index) for index in range(count)]
-    visible = []
-    for each in (name.strip() for name in chosen.split(",")):
-        there = int(each) < count if each.isdecimal() else each.startswith(("GPU-", "MIG-"))
-        if not there:
-            break
-        visible.append(each)
-    return visible
-
-
-def _asked_for(environ: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """How the environment asks for a number of CPU devices, if it does; of the two, JAX's own wins."""
-    own = environ.get("JAX_NUM_CPU_DEVICES", "")
-    if re.fullmatch(r"[0-9]{1,9}", own):
-        return "JAX_NUM_CPU_DEVICES", int(own)
-    forced = re.findall(
-        r"--xla_force_host_platform_device_count=([0-9]{1,9})\b", environ.get("XLA_FLAGS", "")
-    )
-    return ("--xla_force_host_platform_device_count", int(forced[-1])) if forced else (None, None)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s'[: count != 1]}"
-
-
-def _whole_number(text: str | None) -> int | None:
+def _whole(text: str | None, option: str, *, least: int = 1, most: int | None = None) -> int | None:
     if text is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+    if re.fullmatch(r"[0-9]{1,9}", text) and least <= int(text) <= (int(text) if most is None else most):
+        return int(text)
+    rule = f"{least} or more" if most is None else f"{least} to {most}"
+    pasted = f"{option} 2" if option in ("--replicas", "--workers") else f"--workers 2 {_EXAMPLES[option]}"
+    raise SettingError(
+        message(
+            f"The value of {option} is a whole number, {rule}.",
+            f"{option} {text}",
+            f"phalanx run {pasted} train.py",
+        )
+    )
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return Settings().grace
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or float(text) > 3600:
         raise SettingError(
             message(
-                "A number of replicas is a whole number, 1 or more.",
-                f"--replicas {text}",
-                "phalanx run --replicas 2 train.py",
+                "The grace time is a number of seconds, 0 to 3600.",
+                f"--grace {text}",
+                f"phalanx run --workers 2 {_EXAMPLES['--grace']} train.py",
             )
         )
-    return int(text)
+    return float(text)
 
 
 def _script_arguments(module: str | None, rest: list[str]) -> list[str]:

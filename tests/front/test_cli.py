@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from phalanx.cli import run as cli_run
 from phalanx.errors import DeviceError, SettingError, UnsupportedError
 from phalanx.host.accelerators import Accelerators
+from phalanx.launch.replicas import plan_run
 
 OURS = ("JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "KERAS_BACKEND", "NPROC", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
 REPORT = """
@@ -166,7 +166,7 @@ def test_help_and_version_load_nothing_heavy(arguments, tmp_path):
 
 def test_help_teaches_what_is_set_and_shows_examples(tmp_path):
     text = phalanx("run", "--help", cwd=tmp_path).stdout
-    for word in (*OURS[:4], "CUDA_VISIBLE_DEVICES", "examples:", "--replicas 2 train.py"):
+    for word in (*OURS[:4], "CUDA_VISIBLE_DEVICES", "examples:", "--replicas 2 train.py", "TF_CONFIG", "75"):
         assert word in text
 
 
@@ -183,6 +183,15 @@ BAD = {
     "no module": (["-m"], "expected one argument"),
     "unknown option": (["--bogus", "report.py"], "--bogus"),
     "abbreviation": (["--replica=2", "report.py"], "--replica=2"),
+    "no workers": (["--workers", "0", "report.py"], "--workers 0"),
+    "a fork bomb": (["--workers", "99999", "report.py"], "--workers 99999"),
+    "restarts of nothing": (["--max-restarts", "2", "report.py"], "--max-restarts 2 without --workers"),
+    "grace for nothing": (["--grace=2", "report.py"], "--grace 2 without --workers"),
+    "port for nothing": (["--port", "7000", "report.py"], "--port 7000 without --workers"),
+    "restarts": (["--workers", "2", "--max-restarts", "-1", "report.py"], "--max-restarts -1"),
+    "grace": (["--workers", "2", "--grace", "nan", "report.py"], "--grace nan"),
+    "port": (["--workers", "2", "--port", "65535", "report.py"], "--port 65535"),
+    "workers without script": (["--workers", "2"], "no script"),
 }
 
 
@@ -218,7 +227,7 @@ def test_another_keras_backend_is_an_error_with_the_line_to_paste(script):
 
 
 def plan(replicas=None, found=None, cpus=2, **environ):
-    return cli_run.plan_run(replicas, environ, found or Accelerators(), cpus)
+    return plan_run(replicas, environ, found or Accelerators(), cpus)
 
 
 @pytest.mark.parametrize(

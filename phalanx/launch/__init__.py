@@ -1,0 +1,1 @@
+"""Local workers: what each gets, how they start, speak and end together; never JAX."""
