@@ -16,6 +16,9 @@ It is `EX_TEMPFAIL` of `sysexits.h`, "the user is invited to retry", and nothing
 and more), no shell (126, 127), no exception that nobody caught (1), no bad usage (2, 64).
 """
 
+LOST = 76
+"""A worker that leaves with this code ends because another one is lost: it is not the one to blame."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:

@@ -18,7 +18,18 @@ import pytest
 import phalanx
 
 # Keras imports TensorFlow where it is installed, at its first use; TensorFlow, h5py and others set these.
-SET_BY_IMPORTS = ("PYTEST_", "TF", "TPU_ML_", "TPU_SKIP_", "HDF5_", "ENABLE_RUNTIME_", "KMP_", "GRPC_", "TORCH", "TRITON")
+SET_BY_IMPORTS = (
+    "PYTEST_",
+    "TF",
+    "TPU_ML_",
+    "TPU_SKIP_",
+    "HDF5_",
+    "ENABLE_RUNTIME_",
+    "KMP_",
+    "GRPC_",
+    "TORCH",
+    "TRITON",
+)
 ROOT = Path(__file__).parent.parent
 
 

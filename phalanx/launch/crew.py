@@ -9,11 +9,12 @@ from phalanx.host import family, watch
 from phalanx.launch.console import ERR, OUT
 from phalanx.launch.lines import Lines, Tail, shown
 from phalanx.launch.turns import Turns
+from phalanx.restart import LOST
 
 _AFTER_KILL = 3.0  # seconds in which a killed process is gone, unless the kernel holds it
 _LOOK_AGAIN = 0.1  # seconds between looks for processes that were being started when the others were killed
 _CHUNKS = 256  # what is read from a stream of the dead, at most
-_CONSEQUENCES = (-6, -15)  # SIGABRT, SIGTERM: what one worker's failure does to the others
+_CONSEQUENCES = (-6, -15, LOST)  # SIGABRT, SIGTERM, 76: what one worker's failure does to the others
 
 
 @dataclass
@@ -171,7 +172,7 @@ def first_failure(ended: Sequence[Ended]) -> Ended | None:
 
     Example:
         >>> chief, other = Worker(0, {}), Worker(1, {})
-        >>> first_failure([Ended(chief, -6), Ended(other, 3)]).worker.index
+        >>> first_failure([Ended(chief, 76), Ended(other, 3)]).worker.index
         1
     """
     failed = [each for each in ended if each.status != 0]

@@ -14,10 +14,8 @@ from phalanx.engine.runtime import Exchange
 from phalanx.errors import WorkerLost
 from phalanx.host import procs
 from phalanx.host.wire import Wire
+from phalanx.restart import LOST
 from phalanx.training.together import START_SECONDS
-
-LOST_CODE = 76
-"""Exit code of a worker that ends because another one is lost."""
 
 
 class Watch:
@@ -54,15 +52,13 @@ class Watch:
 
     def _end_if_stuck(self, loss: Loss) -> None:
         if not self._told.wait(2 * self.timeout + 5):
-            procs.end_now(
-                LOST_CODE, f"phalanx: {loss}. This worker could not stop by itself, so it ends here."
-            )
+            procs.end_now(LOST, f"phalanx: {loss}. This worker could not stop by itself, so it ends here.")
 
     def _on_exception(self, kind: Any, error: Any, trace: Any) -> None:
         self._failed = True
         self._excepthook(kind, error, trace)
         if not issubclass(kind, KeyboardInterrupt):
-            procs.end_now(LOST_CODE if isinstance(error, WorkerLost) else 1, "")
+            procs.end_now(LOST if isinstance(error, WorkerLost) else 1, "")
 
     def _leave(self) -> None:
         """Leave together at the end of the script; alone where another worker is gone."""
@@ -72,7 +68,7 @@ class Watch:
             self.exchange.gather("the end of the script", "", START_SECONDS)
         except WorkerLost as lost:
             if self.vigil.loss is not None:
-                procs.end_now(LOST_CODE, f"phalanx: {lost}")
+                procs.end_now(LOST, f"phalanx: {lost}")
         if runtime.process() == 0:
             self.vigil.wait_for_goodbyes(self.timeout)
         runtime.leave()
