@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         UserError,
     )
     from phalanx.parity import verify
+    from phalanx.precision import Precision
+    from phalanx.scaling import get_scaled_loss, get_unscaled_gradients
     from phalanx.strategies.base import Strategy
     from phalanx.strategies.mirrored import MirroredStrategy
     from phalanx.strategies.one_device import OneDeviceStrategy, get_strategy, has_strategy
@@ -41,12 +43,15 @@ _HOME = {
     "OneDeviceStrategy": "strategies.one_device",
     "PhalanxError": "errors",
     "PhalanxWarning": "errors",
+    "Precision": "precision",
     "ScopeError": "errors",
     "SettingError": "errors",
     "Strategy": "strategies.base",
     "UnsupportedError": "errors",
     "UserError": "errors",
+    "get_scaled_loss": "scaling",
     "get_strategy": "strategies.one_device",
+    "get_unscaled_gradients": "scaling",
     "has_strategy": "strategies.one_device",
     "verify": "parity",
 }
@@ -60,13 +65,16 @@ __all__ = [
     "OneDeviceStrategy",
     "PhalanxError",
     "PhalanxWarning",
+    "Precision",
     "ScopeError",
     "SettingError",
     "Strategy",
     "UnsupportedError",
     "UserError",
     "__version__",
+    "get_scaled_loss",
     "get_strategy",
+    "get_unscaled_gradients",
     "has_strategy",
     "verify",
 ]

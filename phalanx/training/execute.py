@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.data.feed import Group
@@ -23,12 +24,20 @@ class Runner:
         home: Its strategy and steps.
         kind: `"train"`, `"test"` or `"predict"`.
         parts: The parts of the state that the steps carry.
+        finished: Called with what each finished step returned, in order.
     """
 
-    def __init__(self, model: engine.Model, home: homes.Home, kind: str, parts: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        model: engine.Model,
+        home: homes.Home,
+        kind: str,
+        parts: tuple[str, ...],
+        finished: Callable[[Any], None] | None = None,
+    ) -> None:
         self.model, self.parts = model, parts
-        self.step = homes.compiled(model, home, kind, parts)
-        self.window = Window(home.strategy.in_flight)
+        self.step = homes.running(model, home, kind, parts)
+        self.window = Window(home.strategy.in_flight, finished)
         self.state: Any = None
 
     def run(self, group: Group) -> list[Any]:

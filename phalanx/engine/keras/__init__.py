@@ -24,6 +24,12 @@ from phalanx.engine.keras.found import (
     Model,
     TensorLayout,
 )
+from phalanx.engine.keras.loss_scale import (
+    followed,
+    scale_up,
+    scaling,
+    unscale,
+)
 from phalanx.engine.keras.model import (
     as_floats,
     build,
@@ -42,6 +48,9 @@ from phalanx.engine.keras.model import (
     needs_build,
     release,
     reset_names_and_seed,
+)
+from phalanx.engine.keras.precision import (
+    heads,
 )
 from phalanx.engine.keras.replica import (
     replica_parts,
@@ -98,7 +107,9 @@ __all__ = [
     "epoch_logs",
     "finish_training",
     "first_batch",
+    "followed",
     "give_back",
+    "heads",
     "hears_batches",
     "host_batches",
     "in_order",
@@ -119,9 +130,12 @@ __all__ = [
     "replica_parts",
     "replica_view_refusal",
     "reset_names_and_seed",
+    "scale_up",
+    "scaling",
     "set_distribution",
     "split_validation",
     "take",
     "unpack",
+    "unscale",
     "variables_of",
 ]
