@@ -1,11 +1,11 @@
-"""Measure what 16 bits gain or cost: step time and memory in float32, bfloat16 and float16, per kind of device.
+"""Measure what 16 bits gain or cost: step time and memory in float32, bfloat16 and float16, per device kind.
 
     python benchmarks/mixed_precision.py             # a quiet machine and some five minutes
     python benchmarks/mixed_precision.py --quick     # does it run? (its numbers mean nothing)
     python benchmarks/mixed_precision.py --json      # the same as one JSON object
 
-From Python (with this folder on the path), `measure(CASES["mlp"])` returns the same numbers, one `Row` per device
-kind and policy; `speed(rows, "cpu", "mixed_bfloat16")` says what a policy is worth on a device.
+From Python (with this folder on the path), `measure(CASES["mlp"])` returns the same numbers, one `Row` per
+device kind and policy; `speed(rows, "cpu", "mixed_bfloat16")` says what a policy is worth on a device.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Row:
         model: Name of the network.
         policy: Keras dtype policy.
         ms_per_step: One number per round.
-        step_mib: Memory of one compiled step at its peak: arguments, results and temporaries, by the compiler's
-            own account. It includes weights, optimizer slots and one batch.
+        step_mib: Memory of one compiled step at its peak: arguments, results and temporaries, by the
+            compiler's own account. It includes weights, optimizer slots and one batch.
     """
 
     device: str
@@ -137,11 +137,11 @@ def _turn(model: keras.Model, case: Case, x: Any, y: Any, epochs: int) -> float:
     began = time.perf_counter()
     history = model.fit(x, y, batch_size=case.batch, epochs=epochs, verbose=0).history
     took = time.perf_counter() - began
-    loss = history["loss"][-1]
-    if not loss == loss or history.get("skipped_steps", [0])[-1] > 1:
+    loss, skipped = history["loss"][-1], history.get("skipped_steps", [0])[-1]
+    if not loss == loss or skipped > 1:
         raise SystemExit(
             "A step that is measured is a step that trains.\n"
-            f"  received: loss {loss} and {history.get('skipped_steps')} skipped steps in {model.dtype_policy.name}\n"
+            f"  received: loss {loss}, {skipped} steps skipped, {model.dtype_policy.name}\n"
             "  next:     python benchmarks/mixed_precision.py --models mlp"
         )
     return took

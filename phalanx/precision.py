@@ -2,11 +2,13 @@
 
 The rules, and why each of them (figures: `docs/precision.md`):
 
-* Probabilities (softmax, sigmoid) are found in float16 and in bfloat16. Both hold too few digits close to 1:
-  the largest number under 1 is 1 - 2^-11 in float16 and 1 - 2^-8 in bfloat16, and a row that is learnt better
-  than that has loss and gradient zero. Float16 also ends at the other side: under 2^-25 it has only 0.
-* Other outputs are found in float16 only: they end at 65504. In bfloat16 they are harmless: its range is that
-  of float32, Keras computes the loss of the rounded output in float32, and no gradient vanishes.
+* Probabilities (softmax, sigmoid) in float16 are found. Before it passes the softmax, the gradient of a row
+  is 1/p times the loss scale, and float16 ends at 65504: steps are skipped until the scale is no help.
+* Probabilities in bfloat16 are found: over 1 - 2^-9 they round to 1, and a row of the other class that is
+  taken for this one so surely has gradient zero. The exception is a softmax under a categorical cross-entropy,
+  which is harmless: Keras divides by the sum, so 1 - p comes from the other probabilities, which are precise.
+* Other outputs are found in float16 only, because it ends at 65504. In bfloat16 they are harmless: its range
+  is that of float32, and Keras computes the loss of the rounded output in float32: no gradient vanishes.
 * A loss that computes in 16 bits itself is always found: it adds up the rows of a batch.
 """
 
@@ -18,8 +20,11 @@ from dataclasses import dataclass
 from phalanx.errors import SettingError, message
 
 SHORT = ("float16", "bfloat16")
-_PROBABILITIES = ("softmax", "sigmoid", "hard_sigmoid", "sparsemax")
-_ENDS_UNDER_ONE = {"float16": "2^-11 = 0.0005", "bfloat16": "2^-8 = 0.004"}
+_PROBABILITIES = ("softmax", "sigmoid")
+_LOST = {
+    "float16": "the gradient of an unlikely row, 1/p times the loss scale, is infinite, and its step is skipped",
+    "bfloat16": "over 0.998 they round to 1, and a row that is wrong there has gradient zero",
+}
 _SKIPS_IN_A_ROW = 5
 _SMALLEST_SCALE = 1.0
 
@@ -68,6 +73,7 @@ class Head:
         gives: Dtype of the output that the loss is given.
         loss: Name of the loss; None for an output without one.
         from_logits: True if the loss takes logits.
+        normalises: True if the loss divides probabilities by their sum.
         loss_computes: Dtype that the loss computes in.
     """
 
@@ -78,6 +84,7 @@ class Head:
     gives: str
     loss: str | None
     from_logits: bool = False
+    normalises: bool = False
     loss_computes: str = "float32"
 
 
@@ -168,14 +175,12 @@ def trouble_text(reason: str) -> str:
 def _probabilities(head: Head) -> Finding | None:
     if head.activation not in _PROBABILITIES or head.computes not in SHORT:
         return None
-    lost = (
-        f"what lies closer to 1 than {_ENDS_UNDER_ONE[head.computes]} becomes 1, with loss and gradient zero"
-    )
-    if head.computes == "float16":
-        lost = f"probabilities under 2^-25 = 3e-8 become 0, and {lost}"
+    if head.computes == "bfloat16" and head.activation == "softmax" and head.normalises:
+        return None
     return Finding(
         layer=head.layer,
-        reason=f"output layer {_described(head)} computes its {head.activation} in {head.computes}: {lost}",
+        reason=f"output layer {_described(head)} computes its {head.activation} in {head.computes}: "
+        f"{_LOST[head.computes]}",
         fix=_fixed(head),
     )
 

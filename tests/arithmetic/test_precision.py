@@ -24,12 +24,19 @@ def in_dtype(dtype, **facts):
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("loss", ["categorical_crossentropy", "mse", None])
+@pytest.mark.parametrize("loss", ["kl_divergence", "mse", None])
 def test_probabilities_in_16_bits_are_found_with_or_without_a_loss(activation, dtype, loss):
     (found,) = findings([in_dtype(dtype, activation=activation, loss=loss)])
     assert found.layer == "out"
     assert "'out'" in found.reason and activation in found.reason and f" {dtype}:" in found.reason
     assert 'dtype="float32"' in found.fix and 'name="out"' in found.fix
+
+
+def test_a_loss_that_normalises_makes_softmax_harmless_in_bfloat16_alone():
+    cross_entropy = {"loss": "categorical_crossentropy", "normalises": True}
+    assert findings([in_dtype("bfloat16", activation="softmax", **cross_entropy)]) == ()
+    assert len(findings([in_dtype("bfloat16", activation="sigmoid", **cross_entropy)])) == 1
+    assert len(findings([in_dtype("float16", activation="softmax", **cross_entropy)])) == 1
 
 
 @pytest.mark.parametrize("from_logits", [True, False])

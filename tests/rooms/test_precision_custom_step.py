@@ -52,14 +52,14 @@ def trained(model, x=X, **rest):
 @pytest.fixture(scope="module")
 def wanted(example):
     """Plain Keras on one device with its own train_step and its own clipping: another way to the same numbers."""
-    optimizer = optimizers.SGD(0.2, momentum=0.9, global_clipnorm=example.LARGEST_NORM)
+    optimizer = optimizers.SGD(0.05, global_clipnorm=example.LARGEST_NORM)
     return trained(made(example, optimizer, keras.Model))
 
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_example_equals_keras_own_clipping_on_one_device(example, wanted, count):
     strategy = replicas(count)
-    found = trained(made(example, optimizers.SGD(0.2, momentum=0.9), example.Clipped, strategy))
+    found = trained(made(example, optimizers.SGD(0.05), example.Clipped, strategy))
     assert found.pop("loss_scale") == [32768.0, 32768.0] and found.pop("skipped_steps") == [0, 0]
     assert_equal(found, wanted, FLOAT16)
 
@@ -91,7 +91,7 @@ class Step(keras.Model):
 
     def train_step(self, state, data):
         trainable, non_trainable, optimizer, measured = state
-        x, y = data
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
 
         def loss_of(trainable):
             y_pred, _ = self.stateless_call(trainable, non_trainable, x, training=True)
@@ -141,10 +141,8 @@ def test_leaving_out_the_unscaling_is_right_too_because_keras_unscales(example):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
-def test_clipping_by_value_does_not_hide_an_overflow(example, eager):
+def test_clipping_by_value_does_not_hide_an_overflow(example):
     model = made(example, optimizers.SGD(0.2), ByValue, replicas(2))
-    model.run_eagerly, model.jit_compile = eager, not eager
     x = X[:16].copy()
     x[3] = 1e5
     before = model.get_weights()
@@ -182,24 +180,12 @@ def test_a_step_of_ones_own_hands_its_variables_over():
         (weight,), variables = optimizer.stateless_apply(variables, [gradient / 2], [weight])
         return gradient, weight, variables
 
-    variables = [v.value for v in optimizer.variables]
-    gradient, new, variables = step(variables, weight.value)
+    start = [v.value for v in optimizer.variables]
+    gradient, new, _ = step(start, weight.value)
     assert float(gradient) == 6.0 and float(new) == 0.0
-    gradient, new, variables = step(variables, weight.value * np.inf)
-    assert float(variables[1]) == 4.0
-
-
-def test_stateful_apply_divides_once():
-    optimizer = SCALED(optimizers.SGD(1.0), initial_scale=8.0)
-    weight = keras.Variable(np.float32(3.0))
-    optimizer.build([weight])
-    assert float(phalanx.get_scaled_loss(optimizer, ops.array(2.0))) == 16.0
-    (gradient,) = phalanx.get_unscaled_gradients(optimizer, [ops.array(16.0)])
-    assert float(gradient) == 2.0
-    optimizer.apply([gradient])
-    assert float(weight.value) == 1.0
-    optimizer.apply([ops.array(8.0)])  # the note was for one apply; this one is scaled, as Keras expects
-    assert float(weight.value) == 0.0
+    _, new, variables = step(start, weight.value * np.inf)
+    scale = [v.name for v in optimizer.variables].index("dynamic_scale")
+    assert float(new) == np.inf and float(variables[scale]) == 4.0
 
 
 def test_other_optimizers_get_back_what_they_gave():

@@ -25,7 +25,6 @@ LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 
 SIGNATURES = {
     "stateless_apply": "optimizer_variables grads trainable_variables",
-    "apply": "grads trainable_variables",
     "scale_loss": "loss",
     "check_finite": "grads",
 }
@@ -140,8 +139,7 @@ def install() -> None:
             )
         )
     LossScaleOptimizer.scale_loss = _noting(LossScaleOptimizer.scale_loss)
-    LossScaleOptimizer.stateless_apply = _rescaling_stateless(LossScaleOptimizer.stateless_apply)
-    LossScaleOptimizer.apply = _rescaling(LossScaleOptimizer.apply)
+    LossScaleOptimizer.stateless_apply = _rescaling(LossScaleOptimizer.stateless_apply)
 
 
 def differences() -> list[str]:
@@ -167,7 +165,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     return scale_loss
 
 
-def _rescaling_stateless(original: Callable[..., Any]) -> Callable[..., Any]:
+def _rescaling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         grads = _as_keras_expects(self, grads, optimizer_variables)
@@ -178,14 +176,6 @@ def _rescaling_stateless(original: Callable[..., Any]) -> Callable[..., Any]:
         return trainable, optimizer
 
     return stateless_apply
-
-
-def _rescaling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        return original(self, _as_keras_expects(self, grads, None), trainable_variables)
-
-    return apply
 
 
 def _as_keras_expects(optimizer: Any, grads: Any, optimizer_variables: Any) -> Any:

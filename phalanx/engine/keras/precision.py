@@ -22,6 +22,15 @@ _PASSING = (
 )
 """Operations whose output says what their input said, in another shape or dtype."""
 
+_NORMALISING = (
+    "categoricalcrossentropy",
+    "sparsecategoricalcrossentropy",
+    "categoricalfocalcrossentropy",
+    "crossentropy",
+    "ce",
+)
+"""Losses that divide probabilities by their sum, in small letters without underscores."""
+
 
 def heads(model: Model, batch: Any = None) -> list[Head] | None:
     """The outputs of a compiled model on their way to its losses.
@@ -76,6 +85,7 @@ def _head(model: Model, index: int, maker: Any, dtype: Any, loss: Any) -> Head:
         gives=dtype,
         loss=None if loss is None else _loss_name(loss),
         from_logits=_from_logits(loss),
+        normalises=loss is not None and _loss_name(loss).replace("_", "").lower() in _NORMALISING,
         loss_computes="float32" if loss is None else _loss_dtype(loss),
     )
 
