@@ -5,8 +5,8 @@ The rules, and why each of them (figures: `docs/precision.md`):
 * Probabilities (softmax, sigmoid) in float16 are found. Before it passes the softmax, the gradient of a row
   is 1/p times the loss scale, and float16 ends at 65504: steps are skipped until the scale is no help.
 * Probabilities in bfloat16 are found: over 1 - 2^-9 they round to 1, and a row of the other class that is
-  taken for this one so surely has gradient zero. The exception is a softmax under a categorical cross-entropy,
-  which is harmless: Keras divides by the sum, so 1 - p comes from the other probabilities, which are precise.
+  taken for this one so surely has gradient zero. The exception is a softmax under a categorical crossentropy,
+  which is harmless: Keras divides by the sum, so 1 - p comes from the other probabilities, and is precise.
 * Other outputs are found in float16 only, because it ends at 65504. In bfloat16 they are harmless: its range
   is that of float32, and Keras computes the loss of the rounded output in float32: no gradient vanishes.
 * A loss that computes in 16 bits itself is always found: it adds up the rows of a batch.
@@ -22,7 +22,7 @@ from phalanx.errors import SettingError, message
 SHORT = ("float16", "bfloat16")
 _PROBABILITIES = ("softmax", "sigmoid")
 _LOST = {
-    "float16": "the gradient of an unlikely row, 1/p times the loss scale, is infinite, and its step is skipped",
+    "float16": "the gradient of an unlikely row, 1/p times the loss scale, is infinite, and a step skipped",
     "bfloat16": "over 0.998 they round to 1, and a row that is wrong there has gradient zero",
 }
 _SKIPS_IN_A_ROW = 5
