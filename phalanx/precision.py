@@ -113,10 +113,10 @@ def findings(heads: Sequence[Head]) -> tuple[Finding, ...]:
         At most one finding per output, in their order; the reasons stand at the top of this file.
 
     Example:
-        >>> head = Head(layer="out", kind="Dense", activation="softmax", computes="float16", gives="float16",
-        ...             loss="sparse_categorical_crossentropy")
-        >>> [found.fix for found in findings([head])]
-        ['Dense(..., activation="softmax", dtype="float32", name="out")']
+        >>> facts = {"layer": "out", "kind": "Dense", "activation": "softmax", "loss": "kl_divergence"}
+        >>> (found,) = findings([Head(**facts, computes="float16", gives="float16")])
+        >>> print(found.fix)
+        Dense(..., activation="softmax", dtype="float32", name="out")
     """
     found = (_probabilities(head) or _values(head) or _loss(head) for head in heads)
     return tuple(each for each in found if each is not None)

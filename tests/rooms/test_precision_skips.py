@@ -17,7 +17,7 @@ from phalanx.training.execute import TRAIN
 from tests.rooms.cases import FLOAT16, assert_copies_equal_to_the_bit, assert_equal, built, replicas
 
 X = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
-Y = (X[:, :1] > 0).astype("float32")
+Y = (X[:, :1] > 0).astype("float32") / 4
 BATCH = 16
 BAD_ROW = 16 + 9  # step 1; on four replicas the second row of replica 2
 CLEAN = np.r_[0:16, 32:64]  # the rows of all other steps
@@ -35,17 +35,18 @@ def policy(name):
 
 def small():
     """Initial weights under which no gradient comes near the end of float16."""
-    return keras.initializers.RandomNormal(stddev=0.1)
+    return keras.initializers.RandomNormal(stddev=0.05)
 
 
-def normalised(name="mixed_float16", dropout=0.2, **rest):
-    """A builder of 8 -> 16 -> batch norm, relu, dropout -> 1 in float32, compiled."""
+def normalised(name="mixed_float16", dropout=0.0, **rest):
+    """A builder of 8 -> 16 -> batch norm, relu -> 1 in float32, compiled; with dropout if asked for."""
 
     def build():
         with policy(name):
             stack = [layers.Dense(16, use_bias=False), layers.BatchNormalization(momentum=0.9), layers.ReLU()]
             out = layers.Dense(1, dtype="float32", kernel_initializer=small())
-            model = keras.Sequential([keras.Input((8,)), *stack, layers.Dropout(dropout), out])
+            stack += [layers.Dropout(dropout)] if dropout else []
+            model = keras.Sequential([keras.Input((8,)), *stack, out])
             model.compile(optimizers.SGD(0.05, momentum=0.9), "mse", metrics=["mae"], **rest)
         return model
 
@@ -100,7 +101,7 @@ def spoiled(*rows, value=1e5):
 # ------------------------------------------------------------------------------- reports 12 and 23
 
 
-@pytest.mark.parametrize("count, view", [(4, "global"), (4, "replica"), (2, "global"), (1, "global")])
+@pytest.mark.parametrize("count, view", [(4, "global"), (4, "replica"), (1, "global")])
 def test_rows_12_and_23_a_step_that_overflows_on_one_replica_is_as_if_it_had_never_been(count, view):
     model, logs = at_start(count, view), Logs()
     history = fit(model, spoiled(BAD_ROW), callbacks=[logs])
@@ -110,28 +111,34 @@ def test_rows_12_and_23_a_step_that_overflows_on_one_replica_is_as_if_it_had_nev
     assert [each["skipped_steps"] for each in logs.seen] == [0, 1, 1, 1]
     assert [each["loss_scale"] for each in logs.seen] == [32768.0] + 3 * [16384.0]
     assert logs.seen[1]["loss"] == logs.seen[0]["loss"], "the kept metrics, not the overflow"
+    assert logs.seen[3]["loss"] == history["loss"][0]
     assert int(model.optimizer.iterations) == 3
     assert_copies_equal_to_the_bit(model, count)
-    found = values(model)
-    assert all(np.isfinite(value).all() for value in found.values()), "moving statistics as well as weights"
-    assert logs.seen[3]["loss"] == history["loss"][0]
+    found = {name: history[name] for name in ("loss", "mae")} | values(model)
 
-    # The dropout masks of the third and fourth step go on by one: hence no equality with a run over CLEAN rows
-    # here, but in the test below, which has no dropout. What can be compared is the first step, kept exactly.
-    first = at_start(count, view)
-    fit(first, X[:16], Y[:16])
-    skipped = at_start(count, view)
-    fit(skipped, spoiled(BAD_ROW)[:32], Y[:32])
-    for name, value in values(first).items():
-        np.testing.assert_array_equal(values(skipped)[name], value, err_msg=name)
+    again = at_start(count, view)  # the same strategy without the bad batch: moving statistics and all
+    assert_equal(found, fit_without_scale(again, X[CLEAN], Y[CLEAN]) | values(again), FLOAT16)
+
+
+def fit_without_scale(model, x, y):
+    """The history of loss and metrics alone."""
+    history = fit(model, x, y)
+    return {name: history[name] for name in ("loss", "mae")}
 
 
 def test_the_epochs_results_are_those_of_plain_keras_on_the_finite_steps_alone():
-    model, plain = (built(normalised(dropout=0.0), each) for each in (replicas(4), None))
-    found = fit(model, spoiled(BAD_ROW))
+    model, plain = at_start(4, "global"), built(normalised())
+    found = fit_without_scale(model, spoiled(BAD_ROW), Y)
     wanted = fit(plain, X[CLEAN], Y[CLEAN])
-    assert found.pop("skipped_steps") == [1] and found.pop("loss_scale") == [16384.0]
     assert_equal(found | values(model), wanted | values(plain), FLOAT16)
+
+
+def test_seeds_go_on_through_a_skipped_step_and_moving_statistics_do_not():
+    model = built(normalised(dropout=0.2))
+    model.optimizer.build(model.trainable_variables)
+    goes_on = engine.scaling(model).goes_on
+    by_name = {v.name: goes for v, goes in zip(model.non_trainable_variables, goes_on)}
+    assert by_name == {"moving_mean": False, "moving_variance": False, "seed_generator_state": True}
 
 
 def test_each_epoch_counts_its_own_skips_and_halves_on():
@@ -177,23 +184,21 @@ def test_four_skips_with_a_finite_step_between_do_not_warn():
     assert history["skipped_steps"] == [3, 3]
 
 
-def test_watching_the_scale_waits_for_no_step_that_the_loop_would_not_wait_for(monkeypatch):
-    waits = []
+def test_watching_the_scale_waits_no_more_than_a_bfloat16_run_which_logs_nothing_new(monkeypatch):
+    waits, logs = [], Logs()
     monkeypatch.setattr(arrays, "wait", lambda value, wait=arrays.wait: (waits.append(1), wait(value)))
     fit(at_start(4, "global"), X)
     float16 = len(waits)
     waits.clear()
-    model = built(normalised("mixed_bfloat16"), replicas(4))
-    fit(model, X)
+    history = fit(built(normalised("mixed_bfloat16"), replicas(4)), X, callbacks=[logs])
     assert float16 == len(waits) == 4
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_other_policies_run_the_bare_step_and_log_nothing_new(policy):
-    model = built(normalised(policy), replicas(2))
-    logs = Logs()
-    history = fit(model, X[:16], Y[:16], callbacks=[logs])
     assert history.keys() == logs.seen[0].keys() == {"loss", "mae"}
+
+
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16"])
+def test_other_policies_run_the_bare_step(name):
+    model = built(normalised(name), replicas(2))
+    model.optimizer.build(model.trainable_variables)
     where = home.home_of(model)
     assert engine.scaling(model) is None
     assert home.running(model, where, "train", TRAIN) is home.compiled(model, where, "train", TRAIN)
@@ -210,8 +215,6 @@ def test_scale_and_counters_survive_save_and_load(tmp_path):
         loaded = keras.models.load_model(tmp_path / "m.keras")
     assert float(loaded.optimizer.dynamic_scale) == 16384.0
     assert int(loaded.optimizer.step_counter) == 2 and int(loaded.optimizer.iterations) == 3
-    assert fit(loaded, X[:16], Y[:16])["loss_scale"] == [16384.0]
-    assert int(loaded.optimizer.step_counter) == 3
 
 
 class Interrupt(keras.callbacks.Callback):
@@ -245,6 +248,13 @@ def accumulating():
     return model
 
 
+@functools.cache
+def accumulated_by_plain_keras():
+    model = built(accumulating)
+    fit(model, spoiled(BAD_ROW))
+    return values(model)
+
+
 def eager():
     with policy("mixed_float16"):
         cast = layers.Activation("linear", dtype="float32")
@@ -255,14 +265,12 @@ def eager():
 
 @pytest.mark.parametrize("view", ["global", "replica"])
 def test_a_skipped_micro_step_of_gradient_accumulation_is_what_it_is_on_one_device(view):
-    model, plain = built(accumulating, replicas(4, view=view)), built(accumulating)
-    x = spoiled(BAD_ROW)
-    fit(plain, x)
-    history = fit(model, x)
+    model = built(accumulating, replicas(4, view=view))
+    history = fit(model, spoiled(BAD_ROW))
     assert history["skipped_steps"] == [1]
     assert int(model.optimizer.inner_optimizer._iterations) == 3, "micro-steps that were added up"
     assert int(model.optimizer.iterations) == 1
-    assert_equal(values(model), values(plain), FLOAT16)
+    assert_equal(values(model), accumulated_by_plain_keras(), FLOAT16)
 
 
 def test_several_steps_per_execution_count_every_step():
