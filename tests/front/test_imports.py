@@ -30,7 +30,9 @@ def test_importing_phalanx_leaves_a_chosen_backend_alone():
     ]
 
 
-@pytest.mark.parametrize("module", ["errors", "text", "world", "split", "describe", "host.env", "cli.main"])
+@pytest.mark.parametrize(
+    "module", ["errors", "text", "world", "split", "describe", "precision", "host.env", "cli.main"]
+)
 def test_lower_floors_load_no_engine(module):
     assert loaded_after(f"import phalanx.{module}") == ["[]"]
 
