@@ -9,6 +9,7 @@ from phalanx.data.feed import Group
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placed
 from phalanx.training import home as homes
+from phalanx.training.skips import Counted
 from phalanx.training.window import Window
 
 TRAIN = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -24,7 +25,7 @@ class Runner:
         home: Its strategy and steps.
         kind: `"train"`, `"test"` or `"predict"`.
         parts: The parts of the state that the steps carry.
-        finished: Called with what each finished step returned, in order.
+        finished: Called with the logs of each finished step that a loss scale may skip, in order.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Runner:
     ) -> None:
         self.model, self.parts = model, parts
         self.step = homes.running(model, home, kind, parts)
-        self.window = Window(home.strategy.in_flight, finished)
+        self.window = Window(home.strategy.in_flight, finished if isinstance(self.step, Counted) else None)
         self.state: Any = None
 
     def run(self, group: Group) -> list[Any]:

@@ -54,7 +54,8 @@ def open_feed(
 
 def ready(model: engine.Model, home: Home, feed: Feed) -> None:
     """Build what waits for a first batch, move strays onto the replicas, and start the data anew."""
-    batch = feed.peek() if engine.needs_build(model) else None
+    check_precision(model, home)  # here also for a model that was compiled under another strategy
+    batch = feed.peek() if engine.needs_build(model) or not home.checked else None
     build(model, home, batch)
     feed.restart()
     adopt(model, home.strategy)

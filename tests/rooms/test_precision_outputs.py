@@ -254,6 +254,24 @@ def test_a_second_compile_is_judged_anew():
         model.compile("sgd", "mae")
 
 
+def test_a_strategy_that_takes_a_model_over_looks_at_it_too():
+    _, model = compiled(Subclassed, SOFTMAX)
+    with pytest.warns(phalanx.PhalanxWarning):
+        model.test_on_batch(X, CLASSES)
+    strict = phalanx.MirroredStrategy(["cpu:0", "cpu:1"], precision=phalanx.Precision(strict=True))
+    with strict.scope(), pytest.raises(phalanx.UnsupportedError, match="'out'"):
+        model.evaluate(X, CLASSES, verbose=0)
+
+
+def test_a_users_own_outputs_attribute_is_no_graph():
+    def build():
+        model = Subclassed("layer")
+        model.outputs = [1, 2]
+        return model
+
+    assert compiled(build, SOFTMAX)[0] == []
+
+
 def test_precision_is_a_phalanx_value_and_not_a_policy_name():
     with pytest.raises(phalanx.SettingError, match=r"received: precision='mixed_float16'"):
         phalanx.MirroredStrategy(["cpu:0"], precision="mixed_float16")

@@ -45,11 +45,11 @@ def heads(model: Model, batch: Any = None) -> list[Head] | None:
     """
     if not _is_short(model):
         return []
-    if getattr(model, "outputs", None):
-        structure = getattr(model, "_functional", None) or model
+    graph = _graph(model)
+    if graph is not None:
         ends = [
             (path, _end(tensor), tensor.dtype)
-            for path, tensor in keras_tree.flatten_with_path(structure._outputs_struct)
+            for path, tensor in keras_tree.flatten_with_path(graph._outputs_struct)
         ]
     elif model._compile_loss is None:
         return []  # what the model's own step does with it is not known: it may not even be called
@@ -93,12 +93,19 @@ def _head(model: Model, index: int, maker: Any, dtype: Any, loss: Any) -> Head:
 # ---- layers
 
 
+def _graph(model: Model) -> Any:
+    """The graph of symbolic tensors that a model is; None for a subclassed one, or one without inputs yet."""
+    graph = getattr(model, "_functional", None) or model
+    return graph if hasattr(graph, "_outputs_struct") else None
+
+
 def _end(tensor: Any) -> Any:
     """The operation that gave a symbolic output its meaning: through nested models and mere casts."""
     while True:
         operation, node, index = tensor._keras_history
-        if isinstance(operation, Model) and getattr(operation, "outputs", None):
-            tensor = operation.outputs[index]
+        graph = _graph(operation) if isinstance(operation, Model) else None
+        if graph is not None:
+            tensor = graph.outputs[index]
             continue
         if operation is None or not _passes(operation):
             return operation
