@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         UnsupportedError,
         UserError,
     )
+    from phalanx.loss_scale import get_scaled_loss, get_unscaled_gradients
     from phalanx.parity import verify
     from phalanx.plan import Plan
+    from phalanx.precision import Precision
     from phalanx.recipe import Recipe
     from phalanx.strategies.base import Strategy
     from phalanx.strategies.mirrored import MirroredStrategy
@@ -47,13 +49,16 @@ _HOME = {
     "PhalanxError": "errors",
     "PhalanxWarning": "errors",
     "Plan": "plan",
+    "Precision": "precision",
     "Recipe": "recipe",
     "ScopeError": "errors",
     "SettingError": "errors",
     "Strategy": "strategies.base",
     "UnsupportedError": "errors",
     "UserError": "errors",
+    "get_scaled_loss": "loss_scale",
     "get_strategy": "strategies.one_device",
+    "get_unscaled_gradients": "loss_scale",
     "has_strategy": "strategies.one_device",
     "verify": "parity",
 }
@@ -71,6 +76,7 @@ __all__ = [
     "PhalanxError",
     "PhalanxWarning",
     "Plan",
+    "Precision",
     "Recipe",
     "ScopeError",
     "SettingError",
@@ -80,7 +86,9 @@ __all__ = [
     "__version__",
     "callbacks",
     "cluster",
+    "get_scaled_loss",
     "get_strategy",
+    "get_unscaled_gradients",
     "has_strategy",
     "verify",
 ]

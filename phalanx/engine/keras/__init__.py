@@ -25,6 +25,12 @@ from phalanx.engine.keras.found import (
     Model,
     TensorLayout,
 )
+from phalanx.engine.keras.loss_scale import (
+    followed,
+    scale_up,
+    scaling,
+    unscale,
+)
 from phalanx.engine.keras.model import (
     as_floats,
     before_step,
@@ -44,6 +50,9 @@ from phalanx.engine.keras.model import (
     needs_build,
     release,
     reset_names_and_seed,
+)
+from phalanx.engine.keras.precision import (
+    heads,
 )
 from phalanx.engine.keras.replica import (
     replica_parts,
@@ -109,7 +118,9 @@ __all__ = [
     "epoch_logs",
     "finish_training",
     "first_batch",
+    "followed",
     "give_back",
+    "heads",
     "hears_batches",
     "host_batches",
     "in_order",
@@ -134,10 +145,13 @@ __all__ = [
     "replica_parts",
     "replica_view_refusal",
     "reset_names_and_seed",
+    "scale_up",
+    "scaling",
     "schedule",
     "set_distribution",
     "split_validation",
     "take",
     "unpack",
+    "unscale",
     "variables_of",
 ]

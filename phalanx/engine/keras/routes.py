@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from phalanx.engine.keras import loss_scale
 from phalanx.engine.keras.found import JAXTrainer, Model, base_trainer, keras
 from phalanx.errors import EngineError, message
 
@@ -47,6 +48,7 @@ def check() -> None:
         for name, wanted in _SIGNATURES.items()
         if _parameters(name) != wanted.split()
     ]
+    wrong += loss_scale.differences()
     if keras.config.is_nnx_enabled():
         wrong.append("keras.config.enable_nnx() is on")
     if wrong:
@@ -66,6 +68,7 @@ def install(hooks: Hooks) -> None:
     Models without a strategy keep Keras's own methods to the letter.
     """
     check()
+    loss_scale.install()
     for name in ROUTED:
         setattr(JAXTrainer, name, _routed(name, getattr(JAXTrainer, name), hooks))
     JAXTrainer.__init__ = _followed(JAXTrainer.__init__, hooks.created)
