@@ -55,11 +55,14 @@ class Case:
         return x, rng.integers(self.classes, size=count, dtype=np.int32)
 
 
+def classes() -> keras.Layer:
+    """Return the output layer of all three, in float32 under every dtype policy."""
+    return layers.Dense(10, activation="softmax", dtype="float32")
+
+
 def mlp() -> keras.Model:
     """Return the 784-100-10 network of the course text."""
-    return keras.Sequential(
-        [keras.Input((784,)), layers.Dense(100, activation="relu"), layers.Dense(10, activation="softmax")]
-    )
+    return keras.Sequential([keras.Input((784,)), layers.Dense(100, activation="relu"), classes()])
 
 
 def cnn() -> keras.Model:
@@ -73,7 +76,7 @@ def cnn() -> keras.Model:
             layers.MaxPooling2D(),
         ]
     stack += [layers.Flatten(), layers.Dropout(0.3), layers.Dense(64, activation="relu")]
-    return keras.Sequential([*stack, layers.Dense(10, activation="softmax")])
+    return keras.Sequential([*stack, classes()])
 
 
 def transformer() -> keras.Model:
@@ -87,7 +90,7 @@ def transformer() -> keras.Model:
         seen = layers.Dense(128, activation="gelu")(layers.LayerNormalization()(flow))
         flow = flow + layers.Dropout(0.1)(layers.Dense(64)(seen))
     pooled = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(flow))
-    return keras.Model(tokens, layers.Dense(10, activation="softmax")(pooled))
+    return keras.Model(tokens, classes()(pooled))
 
 
 CASES = {

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
         UserError,
         WorkerLost,
     )
+    from phalanx.loss_scale import get_scaled_loss, get_unscaled_gradients
     from phalanx.parity import verify
     from phalanx.plan import Plan
+    from phalanx.precision import Precision
     from phalanx.recipe import Recipe
     from phalanx.strategies.base import Strategy
     from phalanx.strategies.mirrored import MirroredStrategy
@@ -50,6 +52,7 @@ _HOME = {
     "PhalanxError": "errors",
     "PhalanxWarning": "errors",
     "Plan": "plan",
+    "Precision": "precision",
     "Recipe": "recipe",
     "ScopeError": "errors",
     "SettingError": "errors",
@@ -57,7 +60,9 @@ _HOME = {
     "UnsupportedError": "errors",
     "UserError": "errors",
     "WorkerLost": "errors",
+    "get_scaled_loss": "loss_scale",
     "get_strategy": "strategies.one_device",
+    "get_unscaled_gradients": "loss_scale",
     "has_strategy": "strategies.one_device",
     "verify": "parity",
 }
@@ -76,6 +81,7 @@ __all__ = [
     "PhalanxError",
     "PhalanxWarning",
     "Plan",
+    "Precision",
     "Recipe",
     "ScopeError",
     "SettingError",
@@ -86,7 +92,9 @@ __all__ = [
     "__version__",
     "callbacks",
     "cluster",
+    "get_scaled_loss",
     "get_strategy",
+    "get_unscaled_gradients",
     "has_strategy",
     "verify",
 ]

@@ -71,7 +71,9 @@ def verify(
                 "phalanx.verify(build_model, x, y, strategy, steps=5, batch_size=32)",
             )
         )
-    oracle = OneDeviceStrategy(strategy.device_names[0], host_only=strategy.host_only)
+    oracle = OneDeviceStrategy(
+        strategy.device_names[0], host_only=strategy.host_only, precision=strategy.precision
+    )
     left, right = (_build(build_model, each, seed) for each in (oracle, strategy))
     source = open_source(x, y, name="the data to verify with", batch_size=batch_size)
     batches = itertools.chain.from_iterable(source.batches() for _ in itertools.count())

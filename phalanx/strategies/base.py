@@ -15,8 +15,9 @@ from phalanx.engine import runtime
 from phalanx.engine.arrays import DATA_AXIS, Placement
 from phalanx.engine.runtime import Exchange
 from phalanx.errors import PhalanxError, SettingError, message
+from phalanx.precision import Precision
 from phalanx.strategies import current
-from phalanx.training import evaluate, fit, on_batch, predict
+from phalanx.training import evaluate, fit, on_batch, predict, setup
 from phalanx.training.home import go_home, home_of, settle
 from phalanx.world import World
 
@@ -43,11 +44,12 @@ class Strategy(engine.Distribution):
         view: `"global"`: the one-device program over the whole batch. `"replica"`: each replica computes
             its own batch statistics and dropout masks, as in tf.distribute.
         host_only: Keys of dict features that stay on the host, such as string ids.
+        precision: What to do about outputs that compute in 16 bits; see `phalanx.Precision`.
         exchange: Where several workers tell each other small values; None for one worker.
 
     Raises:
         DeviceError: Names that do not fit this machine.
-        SettingError: An unknown view.
+        SettingError: An unknown view, or a setting of another type.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Strategy(engine.Distribution):
         *,
         view: str = "global",
         host_only: Sequence[str] = (),
+        precision: Precision | None = None,
         exchange: Exchange | None = None,
     ) -> None:
         if view not in VIEWS:
@@ -74,12 +77,21 @@ class Strategy(engine.Distribution):
                     f"phalanx.{type(self).__name__}(host_only=[{host_only!r}])",
                 )
             )
+        if precision is not None and not isinstance(precision, Precision):
+            raise SettingError(
+                message(
+                    "precision is a phalanx.Precision; the dtypes themselves are Keras's dtype policies.",
+                    f"precision={precision!r}",
+                    f"phalanx.{type(self).__name__}(precision=phalanx.Precision(strict=True))",
+                )
+            )
         engine.install(_HOOKS)
         self.exchange = exchange
         found = device_door.find(names) if exchange is None else device_door.of_all_workers()
         self.placement = Placement(found)
         self.view = view
         self.host_only = tuple(host_only)
+        self.precision = precision or Precision()
         self.in_flight = device_door.steps_in_flight(found)
         self.world = World(
             processes=runtime.processes() if exchange else 1,
@@ -197,6 +209,14 @@ def _remember(model: engine.Model) -> None:
         settle(model, home.strategy)
 
 
+def _compiled(model: engine.Model) -> None:
+    """Remember, and look at the outputs if they are known already."""
+    _remember(model)
+    home = home_of(model)
+    if home is not None:
+        setup.check_precision(model, home)
+
+
 def _route(model: engine.Model, name: str) -> Callable[..., Any] | None:
     """Our loop for a model with a strategy; Keras's own for all others."""
     home = home_of(model)
@@ -241,4 +261,4 @@ def _say_one_device(model: engine.Model, name: str) -> None:
         )
 
 
-_HOOKS = engine.Hooks(route=_route, created=_remember, compiled=_remember, plain=current.plain)
+_HOOKS = engine.Hooks(route=_route, created=_remember, compiled=_compiled, plain=current.plain)

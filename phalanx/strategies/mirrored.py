@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.precision import Precision
 from phalanx.strategies.base import Strategy
 
 
@@ -19,10 +20,12 @@ class MirroredStrategy(Strategy):
         view: `"global"` (exact, the default) or `"replica"` (batch-norm and dropout per replica, as in
             tf.distribute).
         host_only: Keys of dict features that stay on the host, such as string ids.
+        precision: `phalanx.Precision(strict=True)` makes an output that computes in 16 bits an error; it is a
+            warning otherwise.
 
     Raises:
         DeviceError: Names that are malformed, unknown, given twice or more than there are.
-        SettingError: An unknown view.
+        SettingError: An unknown view, or a setting of another type.
 
     Example:
         >>> import phalanx
@@ -41,5 +44,6 @@ class MirroredStrategy(Strategy):
         *,
         view: str = "global",
         host_only: Sequence[str] = (),
+        precision: Precision | None = None,
     ) -> None:
-        super().__init__(devices, view=view, host_only=host_only)
+        super().__init__(devices, view=view, host_only=host_only, precision=precision)

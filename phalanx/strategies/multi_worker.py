@@ -13,6 +13,7 @@ from phalanx.cluster.spec import ClusterSpec
 from phalanx.engine import runtime
 from phalanx.errors import SettingError, WorkerLost, message, warn
 from phalanx.host import machine
+from phalanx.precision import Precision
 from phalanx.strategies.base import Strategy
 from phalanx.strategies.watch import Watch
 from phalanx.training.together import START_SECONDS
@@ -29,6 +30,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication_options: Accepted for tf.distribute's sake; without effect, with a warning.
         view: `"global"` or `"replica"`, see `MirroredStrategy`.
         host_only: Keys of dict features that stay on the host.
+        precision: What to do about outputs that compute in 16 bits; see `phalanx.Precision`.
         connect_timeout: Seconds to wait at the start until every worker is there.
         peer_timeout: Seconds after which a silent worker counts as lost.
 
@@ -47,6 +49,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         *,
         view: str = "global",
         host_only: Sequence[str] = (),
+        precision: Precision | None = None,
         connect_timeout: float = 120.0,
         peer_timeout: float = 30.0,
     ) -> None:
@@ -71,7 +74,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         exchange = None
         if self.cluster_resolver.num_workers > 1:
             exchange = _join(self.cluster_resolver, connect_timeout, peer_timeout)
-        super().__init__(None, view=view, host_only=host_only, exchange=exchange)
+        super().__init__(None, view=view, host_only=host_only, precision=precision, exchange=exchange)
 
     @property
     def num_workers(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from phalanx.engine import devices
 from phalanx.errors import DeviceError, message
+from phalanx.precision import Precision
 from phalanx.strategies.base import Strategy, active
 
 
@@ -16,6 +17,7 @@ class OneDeviceStrategy(Strategy):
     Args:
         device: Keras name of the device.
         host_only: Keys of dict features that stay on the host.
+        precision: `phalanx.Precision(strict=True)` makes an output that computes in 16 bits an error.
 
     Raises:
         DeviceError: The device does not exist.
@@ -29,7 +31,13 @@ class OneDeviceStrategy(Strategy):
         `tf.distribute.OneDeviceStrategy`.
     """
 
-    def __init__(self, device: str = "cpu:0", *, host_only: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        device: str = "cpu:0",
+        *,
+        host_only: Sequence[str] = (),
+        precision: Precision | None = None,
+    ) -> None:
         if not isinstance(device, str):
             raise DeviceError(
                 message(
@@ -38,7 +46,7 @@ class OneDeviceStrategy(Strategy):
                     'phalanx.OneDeviceStrategy("cpu:0")',
                 )
             )
-        super().__init__([device], host_only=host_only)
+        super().__init__([device], host_only=host_only, precision=precision)
 
 
 @functools.cache

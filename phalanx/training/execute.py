@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.data.feed import Group
@@ -9,6 +10,7 @@ from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placed
 from phalanx.training import home as homes
 from phalanx.training import noise
+from phalanx.training.skips import Counted
 from phalanx.training.window import Window
 
 TRAIN = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -24,12 +26,20 @@ class Runner:
         home: Its strategy and steps.
         kind: `"train"`, `"test"` or `"predict"`.
         parts: The parts of the state that the steps carry.
+        finished: Called with the logs of each finished step that a loss scale may skip, in order.
     """
 
-    def __init__(self, model: engine.Model, home: homes.Home, kind: str, parts: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        model: engine.Model,
+        home: homes.Home,
+        kind: str,
+        parts: tuple[str, ...],
+        finished: Callable[[Any], None] | None = None,
+    ) -> None:
         self.model, self.home, self.parts = model, home, parts
-        self.step = homes.compiled(model, home, kind, parts)
-        self.window = Window(home.strategy.in_flight)
+        self.step = homes.running(model, home, kind, parts)
+        self.window = Window(home.strategy.in_flight, finished if isinstance(self.step, Counted) else None)
         self.state: Any = None
 
     def run(self, group: Group) -> list[Any]:

@@ -13,6 +13,7 @@ from phalanx.training import setup, together
 from phalanx.training.evaluate import evaluate_feed
 from phalanx.training.execute import TRAIN, Runner
 from phalanx.training.home import Home
+from phalanx.training.skips import Skips, taken_out
 
 
 def fit(
@@ -96,6 +97,7 @@ def fit(
     model.stop_training = False
     engine.begin(model)
     logs: dict[str, Any] = {}
+    skips = Skips()
     try:
         try:
             callbacks.on_train_begin()  # where a backup is restored, on the chief
@@ -103,11 +105,13 @@ def fit(
             for epoch in together.epochs(home, model._initial_epoch or initial_epoch, epochs):
                 model.reset_metrics()
                 callbacks.on_epoch_begin(epoch)
-                step_logs = train_epoch(model, home, feed, callbacks, epoch)
+                step_logs = train_epoch(model, home, feed, callbacks, skips, epoch)
                 if step_logs is None:
                     _warn_no_data(feed, epoch)
                     break
-                logs = engine.epoch_logs(model, step_logs)
+                own, added = taken_out(step_logs)
+                logs = own if skips.nothing_finite else engine.epoch_logs(model, own)
+                logs |= added
                 if val_feed is not None and model._should_eval(epoch, validation_freq):
                     val_logs = evaluate_feed(model, home, val_feed, callbacks)
                     logs.update({f"val_{name}": value for name, value in val_logs.items()})
@@ -126,14 +130,22 @@ def fit(
 
 
 def train_epoch(
-    model: engine.Model, home: Home, feed: Feed, callbacks: Any, epoch: int = 0
+    model: engine.Model, home: Home, feed: Feed, callbacks: Any, skips: Skips, epoch: int
 ) -> dict[str, Any] | None:
     """Train one epoch.
+
+    Args:
+        model: A compiled and built Keras model.
+        home: Its strategy and compiled steps.
+        feed: Its training data.
+        callbacks: Keras's callback list.
+        skips: Watches the loss scale, if the model has one.
 
     Returns:
         The last step's logs, or None if there was no batch left to train on.
     """
-    runner = Runner(model, home, "train", TRAIN)
+    skips.begin_epoch()
+    runner = Runner(model, home, "train", TRAIN, skips.look)
     engine.begin(model)
     heard, watching = engine.hears_batches(callbacks, "train"), engine.before_step(callbacks)
     logs, pulse = None, together.Pulse(home.strategy.exchange, epoch)

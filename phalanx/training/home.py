@@ -8,11 +8,13 @@ from typing import Any, Protocol
 
 import jax
 
-from phalanx import replica_step, step
+from phalanx import finite_step, replica_step, step
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placement
 from phalanx.engine.runtime import Exchange
 from phalanx.errors import ScopeError, UnsupportedError, message
+from phalanx.precision import Precision
+from phalanx.training.skips import Counted
 
 
 class Strategy(Protocol):
@@ -24,6 +26,7 @@ class Strategy(Protocol):
     in_flight: int
     exchange: Exchange | None
     is_chief: bool
+    precision: Precision
 
 
 @dataclass
@@ -34,11 +37,13 @@ class Home:
         strategy: Where the model trains.
         steps: Compiled steps by kind and number of variables.
         left: Arrays that the last loop of several workers left in the variables, by the variable's id.
+        checked: True once the precision of the model's outputs was looked at.
     """
 
     strategy: Strategy
     steps: dict[Any, Callable[..., Any]] = field(default_factory=dict)
     left: dict[int, Any] = field(default_factory=dict)
+    checked: bool = False
 
     def __deepcopy__(self, memo: Any) -> Home:
         return Home(self.strategy)
@@ -114,8 +119,8 @@ def _is_lost(value: Any) -> bool:
     return value is None or (isinstance(value, jax.Array) and value.is_deleted())
 
 
-def compiled(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...]) -> step.Step:
-    """The step of a kind, compiled once per set of variables (and once more per size of remainder).
+def running(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...]) -> step.Step:
+    """The step of a kind, as one loop runs it.
 
     Args:
         model: The Keras model.
@@ -124,7 +129,27 @@ def compiled(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...])
         parts: The parts of the state that the step carries.
 
     Returns:
-        `(state, placed batch, true rows) -> (logs or outputs, new state)`.
+        `(state, placed batch, true rows) -> (logs or outputs, new state)`; it counts the steps that a loss
+        scale skips, from none.
+    """
+    made = compiled(model, home, kind, parts)
+    if kind != "train" or engine.scaling(model) is None:
+        return made
+    return Counted(made, home.strategy.placement.replicate(finite_step.no_counts()))
+
+
+def compiled(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...]) -> Callable[..., Any]:
+    """The program of a step, compiled once per set of variables (and once more per size of remainder).
+
+    Args:
+        model: The Keras model.
+        home: Its strategy and steps.
+        kind: `"train"`, `"test"` or `"predict"`.
+        parts: The parts of the state that the step carries.
+
+    Returns:
+        `(state, placed batch, true rows) -> (logs or outputs, new state)`; for training with a loss scale a
+        `finite_step.CountedStep`.
     """
     sizes = tuple(len(part) for part in engine.variables_of(model, parts))
     key = (kind, sizes)
@@ -133,8 +158,9 @@ def compiled(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...])
     return home.steps[key]
 
 
-def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, ...]) -> step.Step:
+def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, ...]) -> Callable[..., Any]:
     whole = strategy.placement.whole
+    run: Callable[..., Any]
     if kind == "predict":
         run = step.predict_step(model.predict_step, whole)
     elif strategy.view == "replica" and kind == "train":
@@ -150,8 +176,13 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
         run = replica_step.train_step(engine.replica_parts(model), strategy.placement.mesh)
     else:
         run = step.update_step(model.train_step if kind == "train" else model.test_step)
-    if not engine.compiles(model):
-        return run
     state = tuple([whole] * size for size in sizes)
     results = None if strategy.placement.alone else whole  # what every worker can read
+    scaling = engine.scaling(model) if kind == "train" else None
+    if scaling is not None:
+        run = finite_step.guard(engine.followed(model, run), scaling)
+        if engine.compiles(model):
+            return jax.jit(run, static_argnums=3, donate_argnums=0, out_shardings=(results, state, whole))
+    if not engine.compiles(model):
+        return run
     return jax.jit(run, static_argnums=2, donate_argnums=0, out_shardings=(results, state))

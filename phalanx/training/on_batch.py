@@ -12,6 +12,7 @@ from phalanx.errors import SettingError, message
 from phalanx.training import setup
 from phalanx.training.execute import PREDICT, TEST, TRAIN, Runner
 from phalanx.training.home import Home
+from phalanx.training.skips import taken_out
 
 
 def train_on_batch(
@@ -37,7 +38,7 @@ def train_on_batch(
             )
         sample_weight = engine.class_weights(y, class_weight)
     logs = _update(model, home, "train", TRAIN, (x, y, sample_weight))
-    return logs if return_dict else engine.in_order(model, logs)
+    return logs if return_dict else engine.in_order(model, taken_out(logs)[0])
 
 
 def test_on_batch(
@@ -66,7 +67,7 @@ def predict_on_batch(model: engine.Model, home: Home, x: Any) -> Any:
 
 def _update(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...], batch: Any) -> dict[str, Any]:
     batch, group = _placed(model, home, batch)
-    engine.build(model, batch)
+    setup.build(model, home, batch)
     setup.begin(model, home, f"{kind}_on_batch")
     model.reset_metrics()
     return engine.as_floats(_run(model, home, kind, parts, group)[0])

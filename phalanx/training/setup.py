@@ -8,7 +8,8 @@ from typing import Any
 from phalanx.data.feed import Feed
 from phalanx.data.source import open_source
 from phalanx.engine import keras as engine
-from phalanx.errors import SettingError, message
+from phalanx.errors import SettingError, UnsupportedError, message, warn
+from phalanx.precision import findings, text
 from phalanx.training import together
 from phalanx.training.home import Home, adopt
 
@@ -54,8 +55,9 @@ def open_feed(
 
 def ready(model: engine.Model, home: Home, feed: Feed) -> None:
     """Build what waits for a first batch, and start the data anew."""
-    batch = feed.peek() if engine.needs_build(model) else None
-    engine.build(model, batch)
+    check_precision(model, home)  # here also for a model that was compiled under another strategy
+    batch = feed.peek() if engine.needs_build(model) or not home.checked else None
+    build(model, home, batch)
     feed.restart()
 
 
@@ -66,6 +68,40 @@ def begin(model: engine.Model, home: Home, what: str, *feeds: Feed | None) -> No
         if feed is not None:
             together.lengths(home, feed.num_batches)
     adopt(model, home.strategy)
+
+
+def build(model: engine.Model, home: Home, batch: Any) -> None:
+    """Create all variables that are still missing, and look at outputs that were not known at `compile`.
+
+    Args:
+        model: A compiled Keras model.
+        home: Its strategy.
+        batch: A host batch, for its shapes; None where all is built.
+    """
+    engine.build(model, batch)
+    check_precision(model, home, None if batch is None else engine.unpack(batch))
+
+
+def check_precision(model: engine.Model, home: Home, batch: Any = None) -> None:
+    """Say once per `compile`, as soon as it can be known, which output or loss runs in 16 bits.
+
+    Args:
+        model: A compiled Keras model.
+        home: Its strategy.
+        batch: `(x, y, sample_weight)` on the host, for a model whose outputs are known only by running it.
+
+    Raises:
+        UnsupportedError: There is one, and the strategy's `Precision` is strict.
+    """
+    heads = None if home.checked else engine.heads(model, batch)
+    if heads is None:
+        return
+    found = findings(heads)
+    if found and home.strategy.precision.strict:
+        raise UnsupportedError(text(found))
+    home.checked = True
+    if found:
+        warn(text(found))
 
 
 def check_training(model: engine.Model) -> None:

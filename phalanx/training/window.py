@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,10 +16,11 @@ class Window:
 
     Args:
         depth: Steps that may be unfinished; see `engine.devices.steps_in_flight`.
+        finished: Called with the results of each step that was waited for, in order.
     """
 
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
+    def __init__(self, depth: int, finished: Callable[[Any], None] | None = None) -> None:
+        self.depth, self.finished = depth, finished
         self._pending: deque[Any] = deque()
 
     def push(self, results: Any, state: Any) -> None:
@@ -32,11 +34,17 @@ class Window:
         if not leaves:
             arrays.wait(state)
             return
-        self._pending.append(leaves[0])
+        self._pending.append((leaves[0], results if self.finished else None))
         while len(self._pending) > self.depth:
-            arrays.wait(self._pending.popleft())
+            self._wait()
 
     def drain(self) -> None:
         """Wait for all steps."""
         while self._pending:
-            arrays.wait(self._pending.popleft())
+            self._wait()
+
+    def _wait(self) -> None:
+        leaf, results = self._pending.popleft()
+        arrays.wait(leaf)
+        if self.finished:
+            self.finished(results)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import pytest
 from keras.src.backend.jax.trainer import JAXTrainer
 
@@ -37,6 +38,13 @@ def test_a_method_that_is_gone_is_refused_by_name(monkeypatch):
         engine.check()
 
 
+def test_a_loss_scale_optimizer_that_changed_is_refused_by_name(monkeypatch):
+    optimizer = keras.optimizers.LossScaleOptimizer
+    monkeypatch.setattr(optimizer, "stateless_apply", lambda self, state, grads: grads)
+    with pytest.raises(phalanx.EngineError, match=r"LossScaleOptimizer\.stateless_apply\(state, grads\)"):
+        engine.check()
+
+
 def test_all_that_changed_is_named_at_once(monkeypatch):
     monkeypatch.setattr(JAXTrainer, "predict", lambda self, x: x)
     monkeypatch.setattr(JAXTrainer, "test_step", lambda self, data: data)
@@ -51,6 +59,12 @@ def test_routing_keeps_names_and_signatures_of_keras_methods():
         method = getattr(JAXTrainer, name)
         assert method.__name__ == name
         assert method.__wrapped__.__module__.startswith("keras."), "Keras's own is behind it, once"
+    for name in ("stateless_apply", "scale_loss"):
+        method = getattr(keras.optimizers.LossScaleOptimizer, name)
+        assert method.__name__ == name
+        assert method.__wrapped__.__module__.startswith("keras.") and not hasattr(
+            method.__wrapped__, "__wrapped__"
+        )
     engine.check()
 
 

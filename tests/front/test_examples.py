@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 CHOSEN_HERE = ("JAX_NUM_CPU_DEVICES", "KERAS_BACKEND", "NPROC", "XLA_FLAGS")  # conftest's, not a user's
-SCRIPTS = ("mirrored_numpy.py", "mirrored_tf_data.py", "train_mnist.py")
+SCRIPTS = ("custom_train_step.py", "mirrored_numpy.py", "mirrored_tf_data.py", "train_mnist.py")
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None,
@@ -78,6 +78,14 @@ def test_train_mnist_learns_saves_and_loads_back_without_phalanx(tmp_path):
 def test_the_numpy_script_learns_on_every_replica_count(replicas):
     output = run_example("mirrored_numpy.py", "--steps", "30", "--epochs", "2", replicas=replicas)
     assert f"Replicas: {replicas}\n" in output
+    assert accuracy(output) > 0.75
+
+
+@pytest.mark.timeout(280)
+def test_the_custom_step_learns_in_float16_and_tells_its_loss_scale():
+    output = run_example("custom_train_step.py", "--rows", "1500", "--epochs", "2")
+    assert "Replicas: 2\n" in output
+    assert re.search(r"^Loss scale [\d.]+, steps skipped \d+$", output, re.MULTILINE)
     assert accuracy(output) > 0.75
 
 

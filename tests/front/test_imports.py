@@ -32,7 +32,18 @@ def test_importing_phalanx_leaves_a_chosen_backend_alone():
 
 @pytest.mark.parametrize(
     "module",
-    ["errors", "text", "world", "split", "describe", "restart", "host.env", "cluster", "cli.main"],
+    [
+        "errors",
+        "text",
+        "world",
+        "split",
+        "describe",
+        "restart",
+        "precision",
+        "host.env",
+        "cluster",
+        "cli.main",
+    ],
 )
 def test_lower_floors_load_no_engine(module):
     assert loaded_after(f"import phalanx.{module}") == ["[]"]

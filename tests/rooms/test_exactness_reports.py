@@ -246,9 +246,10 @@ def test_row_23_overflow_leaves_replicas_where_one_device_is():
         model = built(half_precision(lambda: optimizers.SGD(0.05, momentum=0.9)), strategy)
         model.fit(X[:70], y, batch_size=32, epochs=2, shuffle=False, verbose=0)
         assert float(model.optimizer.dynamic_scale) == 8192.0
-        return everything(model, "after")
+        values = everything(model, "after")
+        return {name: value for name, value in values.items() if not name.startswith("after: metrics")}
 
-    # the loss metric is in the thousands here; weights and slots are of size one
+    # Metrics differ on purpose: plain Keras counts the skipped steps in, see test_precision_skips.py.
     assert_equal(run(replicas(4)), run(None), tolerance=4 * 2.0**-10)
 
 

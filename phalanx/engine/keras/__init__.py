@@ -25,6 +25,12 @@ from phalanx.engine.keras.found import (
     Model,
     TensorLayout,
 )
+from phalanx.engine.keras.loss_scale import (
+    followed,
+    scale_up,
+    scaling,
+    unscale,
+)
 from phalanx.engine.keras.model import (
     as_floats,
     before_step,
@@ -48,6 +54,9 @@ from phalanx.engine.keras.model import (
     reset_names_and_seed,
     set_learning_rate,
     set_random_state,
+)
+from phalanx.engine.keras.precision import (
+    heads,
 )
 from phalanx.engine.keras.replica import (
     replica_parts,
@@ -114,8 +123,10 @@ __all__ = [
     "epoch_logs",
     "finish_training",
     "first_batch",
+    "followed",
     "for_worker",
     "give_back",
+    "heads",
     "hears_batches",
     "host_batches",
     "in_order",
@@ -142,6 +153,8 @@ __all__ = [
     "replica_parts",
     "replica_view_refusal",
     "reset_names_and_seed",
+    "scale_up",
+    "scaling",
     "schedule",
     "set_distribution",
     "set_learning_rate",
@@ -149,5 +162,6 @@ __all__ = [
     "split_validation",
     "take",
     "unpack",
+    "unscale",
     "variables_of",
 ]

@@ -21,6 +21,7 @@ if _backend != "jax":
 
 import keras  # noqa: E402
 from keras.src import backend as keras_backend  # noqa: E402
+from keras.src import tree as keras_tree  # noqa: E402
 from keras.src.backend.common import global_state  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
 from keras.src.backend.jax.trainer import JAXTrainer  # noqa: E402
@@ -51,5 +52,6 @@ __all__ = [
     "jax_distribution",
     "keras",
     "keras_backend",
+    "keras_tree",
     "rng_utils",
 ]

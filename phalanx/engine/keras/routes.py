@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from phalanx.engine.keras import loss_scale
 from phalanx.engine.keras.found import JAXTrainer, Model, base_trainer, jax_distribution, keras
 from phalanx.errors import EngineError, message
 
@@ -50,6 +51,7 @@ def check() -> None:
         for name, wanted in _SIGNATURES.items()
         if _parameters(name) != wanted.split()
     ]
+    wrong += loss_scale.differences()
     if keras.config.is_nnx_enabled():
         wrong.append("keras.config.enable_nnx() is on")
     if wrong:
@@ -69,6 +71,7 @@ def install(hooks: Hooks) -> None:
     Models without a strategy keep Keras's own methods to the letter.
     """
     check()
+    loss_scale.install()
     for name in ROUTED:
         setattr(JAXTrainer, name, _routed(name, getattr(JAXTrainer, name), hooks))
     JAXTrainer.__init__ = _followed(JAXTrainer.__init__, hooks.created)
