@@ -11,7 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 NEEDS  := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint docs bench clean
+.PHONY: help train test fleet lint docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,8 +19,11 @@ help:  ## this list
 train: $(VENV)/.ready-train  ## train on real digits with 2 replicas; model and curves go to runs/
 	$(BIN)/phalanx run --replicas 2 examples/train_mnist.py
 
-test: $(VENV)/.ready-test lint docs  ## style, types, stairs, docs, then every test
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+test: $(VENV)/.ready-test lint docs  ## style, types, stairs, docs, then every test of one machine
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --ignore=tests/fleet
+
+fleet: $(VENV)/.ready-test  ## the tests that start workers: launcher, cluster, failures
+	$(BIN)/python -m pytest tests/fleet
 
 lint: $(VENV)/.ready-test  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
