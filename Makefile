@@ -11,7 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 NEEDS  := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint docs bench clean
+.PHONY: help train test fleet lint docs bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,8 +19,16 @@ help:  ## this list
 train: $(VENV)/.ready-train  ## train on real digits with 2 replicas; model and curves go to runs/
 	$(BIN)/phalanx run --replicas 2 examples/train_mnist.py
 
-test: $(VENV)/.ready-test lint docs  ## style, types, stairs, docs, then every test
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+# Programs that an earlier test, or an earlier run, has compiled are read back: XLA is most of the time of a test.
+test fleet: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/$(VENV)/compiled
+test fleet: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test fleet: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
+
+test: $(VENV)/.ready-test lint docs  ## style, types, stairs, docs, then every test of one machine
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --ignore=tests/fleet
+
+fleet: $(VENV)/.ready-test  ## the tests that start workers: launcher, cluster, failures
+	$(BIN)/python -m pytest tests/fleet
 
 lint: $(VENV)/.ready-test  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -55,7 +55,7 @@ def plan_workers(
         >>> plan = plan_workers(2, None, {}, Accelerators("NVIDIA GPU", 4, usable=True), cpus=8)
         >>> plan.reason
         '2 workers x 2 NVIDIA GPUs (0,1 | 2,3)'
-        >>> plan.changes[1]["CUDA_VISIBLE_DEVICES"]
+        >>> plan.changes[1].get("CUDA_VISIBLE_DEVICES")
         '2,3'
     """
     visible, _ = accelerators_for(environ, found)

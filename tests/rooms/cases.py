@@ -531,10 +531,10 @@ CASES = {
     "embedding": Case(build=embedding, data=sentences),
     "LSTM": Case(build=lstm, data=sequences),
     "GRU": Case(build=gru, data=sequences),
-    "LSTM with mask": Case(build=masked_lstm, data=sentences, everywhere=True),
+    "LSTM with mask": Case(build=masked_lstm, data=sentences),
     "mask in the loss": Case(build=masked_loss, data=tagged_sentences),
     "stateful LSTM": Case(build=stateful_lstm, data=even_sequences, batch=6, predicts=True),
-    "attention": Case(build=attention, data=sentences, everywhere=True),
+    "attention": Case(build=attention, data=sentences),
     "regularisers": Case(build=regularised, data=regression, everywhere=True),
     "add_loss": Case(build=added_loss, data=regression),
     "loss by sum": Case(
@@ -570,7 +570,7 @@ CASES = {
     "class_weight": Case(build=lambda: _classifier(layers.Dense(8), shape=(6,)), data=class_weighted),
     "AUC, F1, precision, counts": Case(build=counted, data=binary, everywhere=True),
     "MeanIoU": Case(build=mean_iou, data=three_classes),
-    "lists in and out": Case(build=lists_in_and_out, data=two_lists, everywhere=True, predicts=True),
+    "lists in and out": Case(build=lists_in_and_out, data=two_lists, predicts=True),
     "dicts in and out": Case(build=dicts_in_and_out, data=two_dicts, predicts=True),
     "built by the first batch": Case(
         build=built_by_first_batch, data=regression, everywhere=True, predicts=True

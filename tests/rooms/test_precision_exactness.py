@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from keras import layers, optimizers
 
+import phalanx
 from tests.rooms.cases import BFLOAT16, FLOAT16, assert_equal, built, everything, replicas
 
 BOUNDS = {"mixed_float16": FLOAT16, "mixed_bfloat16": BFLOAT16}
@@ -76,6 +77,21 @@ def test_replicas_equal_one_device_under_both_policies(name, count):
 def test_the_replica_view_equals_one_device_under_both_policies(name):
     found = run(name, False, replicas(4, view="replica"))
     assert_equal(found, one_device(name, False), BOUNDS[name])
+
+
+def test_verify_keeps_the_policy_that_the_user_has_set():
+    seen = []
+
+    def build():
+        model = keras.Sequential([keras.Input((6,)), layers.Dense(1)])
+        model.compile(optimizers.SGD(0.1), "mse")
+        seen.append(model.layers[0].compute_dtype)
+        return model
+
+    with policy("mixed_bfloat16"):
+        report = phalanx.verify(build, X, Y, replicas(2), steps=1, batch_size=16)
+    assert seen == ["bfloat16", "bfloat16"]
+    assert report.equal(BFLOAT16)
 
 
 @pytest.mark.parametrize("name, dtype", [("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16")])

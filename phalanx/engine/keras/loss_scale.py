@@ -192,7 +192,9 @@ def _as_keras_expects(optimizer: Any, grads: Any, optimizer_variables: Any) -> A
 
 def _each(optimizer: Any, gradients: Any, change: Callable[[Any], Any]) -> list[Any]:
     """Change the gradients that Keras will divide by the scale, and no others."""
-    variables = optimizer._trainable_variables if optimizer.built else [None] * len(gradients)
+    variables = optimizer._trainable_variables if optimizer.built else []
+    if len(variables) != len(gradients):  # a part of them: Keras says later what it thinks of that
+        variables = [None] * len(gradients)
     return [
         gradient
         if gradient is None or (v is not None and optimizer._overwrite_variable_with_gradient(v))

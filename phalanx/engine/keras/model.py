@@ -49,7 +49,9 @@ def compiles(model: Model) -> bool:
 
 def reset_names_and_seed(seed: int) -> None:
     """Start names anew and seed everything random, so that two builds of a model are twins."""
+    policy = keras.config.dtype_policy()
     keras.utils.clear_session(free_memory=False)
+    keras.config.set_dtype_policy(policy)  # the user's choice, which Keras's clearing forgets
     if "tensorflow" in sys.modules:
         keras.utils.set_random_seed(seed)
         return
