@@ -184,5 +184,13 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
         if engine.compiles(model):
             return jax.jit(run, static_argnums=3, donate_argnums=0, out_shardings=(results, state, whole))
     if not engine.compiles(model):
+        if not strategy.placement.alone:
+            raise UnsupportedError(
+                message(
+                    "Several workers run compiled steps.",
+                    f"{model.name!r} was compiled with run_eagerly=True or jit_compile=False",
+                    "model.compile(...)   # or phalanx.OneDeviceStrategy() to debug",
+                )
+            )
         return run
     return jax.jit(run, static_argnums=2, donate_argnums=0, out_shardings=(results, state))
