@@ -161,8 +161,13 @@ def _checked(given: Any) -> ClusterSpec:
     return spec
 
 
+_joined: dict[ClusterSpec, runtime.Exchange] = {}  # a process joins once; later strategies share it
+
+
 def _join(spec: ClusterSpec, connect_timeout: float, peer_timeout: float) -> runtime.Exchange:
     """Meet, join the runtime, and keep watch."""
+    if spec in _joined:
+        return _joined[spec]
     known = spec.addresses
     workers = {i: known[i] if i < len(known) else "address unknown" for i in range(spec.num_workers)}
     assert spec.coordinator is not None  # a ClusterSpec of several workers has one
@@ -176,8 +181,8 @@ def _join(spec: ClusterSpec, connect_timeout: float, peer_timeout: float) -> run
         timeout=connect_timeout,
         peer_timeout=peer_timeout,
     )
-    watch = Watch(lines, workers, peer_timeout)
-    return watch.exchange
+    _joined[spec] = Watch(lines, workers, peer_timeout).exchange
+    return _joined[spec]
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -149,6 +149,28 @@ except phalanx.ScopeError as error:
         assert "worker 0 has 2 batches, worker 1 has 3 batches" in results[1]
 
 
+def test_the_replica_view_a_second_strategy_and_an_eager_model(tmp_path):
+    script = """
+first = cluster()
+second = cluster(view="replica")
+with second.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+model.fit(X, Y, batch_size=32, epochs=2, verbose=0)
+with first.scope():
+    eager = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    eager.compile("sgd", "mse", run_eagerly=True)
+try:
+    eager.fit(X, Y, verbose=0)
+except phalanx.UnsupportedError as error:
+    refused = str(error)
+print("result", json.dumps([[w.tolist() for w in model.get_weights()], refused]))
+"""
+    found = run(script, tmp_path)
+    assert found[0] == found[1]
+    assert "run_eagerly" in found[0][0][1]
+
+
 def test_a_missing_worker_is_named_within_the_connect_timeout(tmp_path):
     """Reports, row 4."""
     started = time.monotonic()
