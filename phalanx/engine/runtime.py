@@ -17,6 +17,9 @@ from phalanx.engine.devices import has_started
 from phalanx.errors import ScopeError, WorkerLost, message
 from phalanx.host import env
 
+PATIENCE = 600.0
+"""Seconds to wait for a worker that lives: it may be saving, or preparing its data."""
+
 _CARRIED = (
     "Gloo",
     "NCCL",
@@ -25,6 +28,7 @@ _CARRIED = (
     "UNAVAILABLE",
     "DEADLINE",
 )  # in texts of broken collectives
+_UNTIL_NOTICED = 5.0  # seconds from a broken collective to the news of who broke it
 _COLLECTIVE_TIMEOUT = "--xla_cpu_collective_timeout_seconds"
 
 
@@ -55,7 +59,7 @@ def join(
     seconds = max(1, round(peer_timeout))
     flags = env.read("XLA_FLAGS") or ""
     if _COLLECTIVE_TIMEOUT not in flags:
-        env.write("XLA_FLAGS", f"{flags} {_COLLECTIVE_TIMEOUT}={seconds}".strip())
+        env.write("XLA_FLAGS", f"{flags} {_COLLECTIVE_TIMEOUT}={PATIENCE:.0f}".strip())
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update(
         "jax_enable_recoverability", True
@@ -105,27 +109,24 @@ class Exchange:
 
     Args:
         workers: What to call each worker in a text.
-        timeout: Seconds to wait for a worker's word.
         loss: Waits some seconds and says who is lost, as text; None for nobody.
 
     Attributes:
         place: Where this worker is, for the others' texts.
     """
 
-    def __init__(
-        self, workers: Mapping[int, str], timeout: float, loss: Callable[[float], object | None]
-    ) -> None:
-        self.workers, self.timeout, self._loss = workers, timeout, loss
+    def __init__(self, workers: Mapping[int, str], loss: Callable[[float], object | None]) -> None:
+        self.workers, self._loss = workers, loss
         self.place = "the start"
         self._count = itertools.count()
 
-    def gather(self, what: str, value: str, timeout: float | None = None) -> list[str]:
+    def gather(self, what: str, value: str, timeout: float = PATIENCE) -> list[str]:
         """Every worker's value, in worker order; all must ask for the same thing in the same order.
 
         Args:
             what: What is exchanged, for texts: `"the start of fit"`.
             value: This worker's.
-            timeout: Seconds to wait, where it is not the usual number.
+            timeout: Seconds to wait for a worker that lives.
 
         Raises:
             WorkerLost: A worker gave no value in time, or is at another place of the script.
@@ -133,7 +134,6 @@ class Exchange:
         number = next(self._count)
         own, client = process(), _client()
         client.key_value_set(f"phalanx/{number}/{own}", f"{what}\n{value}")
-        timeout = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
         values = []
         for worker in sorted(self.workers):
@@ -158,14 +158,14 @@ class Exchange:
         """Wait until every worker is here."""
         self.gather(what, "")
 
-    def from_chief(self, what: str, value: str, timeout: float | None = None) -> str:
+    def from_chief(self, what: str, value: str) -> str:
         """The chief's value."""
-        return self.gather(what, value if process() == 0 else "", timeout)[0]
+        return self.gather(what, value if process() == 0 else "")[0]
 
     def explain(self, error: Exception) -> None:
         """Raise in the name of a lost worker what a step raised because of it; return if nobody is lost."""
         carried = any(word in str(error) for word in _CARRIED)
-        loss = self._loss(self.timeout if carried else 0.0)
+        loss = self._loss(_UNTIL_NOTICED if carried else 0.0)
         if loss is not None:
             raise self._gone(loss) from error
 

@@ -16,7 +16,6 @@ from phalanx.host import machine
 from phalanx.precision import Precision
 from phalanx.strategies.base import Strategy
 from phalanx.strategies.watch import Watch
-from phalanx.training.together import START_SECONDS
 
 
 class MultiWorkerMirroredStrategy(Strategy):
@@ -86,7 +85,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         """Which of them this one is."""
         return self.world.process
 
-    def barrier(self, name: str, timeout: float = START_SECONDS) -> None:
+    def barrier(self, name: str, timeout: float = runtime.PATIENCE) -> None:
         """Wait until every worker is at the barrier of this name.
 
         Args:
@@ -112,7 +111,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         text = _json(value)
         if self.exchange is None:
             return [json.loads(text)]
-        return [json.loads(each) for each in self.exchange.gather("gather", text, START_SECONDS)]
+        return [json.loads(each) for each in self.exchange.gather("gather", text)]
 
     def broadcast(self, value: Any) -> Any:
         """The chief's small host value on every worker; see `gather`."""
@@ -132,11 +131,11 @@ class MultiWorkerMirroredStrategy(Strategy):
             try:
                 yield
             except BaseException as error:
-                self.exchange.gather(what, f"{type(error).__name__}: {error}", START_SECONDS)
+                self.exchange.gather(what, f"{type(error).__name__}: {error}")
                 raise
-            self.exchange.gather(what, "", START_SECONDS)
+            self.exchange.gather(what, "")
         else:
-            failed = self.exchange.from_chief(what, "", START_SECONDS)
+            failed = self.exchange.from_chief(what, "")
             if failed:
                 raise WorkerLost(
                     message(

@@ -15,7 +15,6 @@ from phalanx.errors import WorkerLost
 from phalanx.host import procs
 from phalanx.host.wire import Wire
 from phalanx.restart import LOST
-from phalanx.training.together import START_SECONDS
 
 
 class Watch:
@@ -33,7 +32,7 @@ class Watch:
         self.timeout = timeout
         self._told = threading.Event()
         self._failed = False
-        self.exchange = Exchange(workers, timeout, self._loss)
+        self.exchange = Exchange(workers, self._loss)
         self.vigil = Vigil(lines, timeout, lambda: self.exchange.place, self._on_loss)
         self._excepthook = sys.excepthook
         sys.excepthook = self._on_exception
@@ -65,7 +64,7 @@ class Watch:
         if self._failed:
             procs.end_now(1, "")
         try:
-            self.exchange.gather("the end of the script", "", START_SECONDS)
+            self.exchange.gather("the end of the script", "")
         except WorkerLost as lost:
             if self.vigil.loss is not None:
                 procs.end_now(LOST, f"phalanx: {lost}")

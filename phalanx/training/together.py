@@ -14,7 +14,6 @@ from phalanx.engine import runtime
 from phalanx.errors import ScopeError, message, warn
 from phalanx.training.home import Home, changed
 
-START_SECONDS = 600.0  # a worker may prepare its data for long; a dead one is noticed by its heartbeat
 _BETWEEN = 0.5  # seconds from one look at the others to the next
 
 
@@ -34,7 +33,7 @@ def start(model: engine.Model, home: Home, what: str) -> None:
     if exchange is None:
         return
     exchange.place = f"the start of {what}"
-    said = exchange.gather(exchange.place, json.dumps(changed(model, home)), START_SECONDS)
+    said = exchange.gather(exchange.place, json.dumps(changed(model, home)))
     if any(map(json.loads, said)):
         _same_model(model, exchange)
     if what == "fit":

@@ -30,9 +30,12 @@ def test_a_worker_that_dies_or_stands_still_is_named_with_its_place(how, tmp_pat
         out, err = fleet.running[0].communicate(timeout=60)
         passed = time.monotonic() - since
         assert fleet.running[0].returncode == 76, err
-    assert "WorkerLost" in err and "worker 1" in err and "of epoch 1" in err
-    assert ("its process has ended" if how == "SIGKILL" else "silent for 5 s") in err
-    assert passed < 30
+    assert "worker 1" in err and "of epoch 1" in err
+    if how == "SIGKILL":  # the collective breaks, and Python learns of it
+        assert "WorkerLost" in err and "its process has ended" in err
+    else:  # the collective waits on: the process is ended from outside, with the reason
+        assert "silent for 5 s" in err and "could not stop by itself" in err
+    assert passed < 45
 
 
 def test_a_worker_that_loses_its_chief_does_not_hang(tmp_path):
