@@ -11,7 +11,8 @@ import pytest
 from tests.fleet.launching import TWO, finish, launches, wait_gone
 
 DEAF = "import signal\nfor each in (2, 15): signal.signal(each, signal.SIG_IGN)\n"
-WAIT = "print('pid', os.getpid(), flush=True)\nwhile True: signal.pause()\n"
+# One write: several processes of one worker share its pipe, and pieces of print would mix.
+WAIT = "os.write(1, b'pid %d\\n' % os.getpid())\nwhile True: signal.pause()\n"
 # A worker with a child in its own group, one in another session, and one whose parent is gone.
 GRANDCHILDREN = f"""
 child = {("import os" + chr(10) + DEAF + WAIT)!r}
