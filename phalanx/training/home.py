@@ -12,6 +12,7 @@ from phalanx import finite_step, replica_step, step
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placement
 from phalanx.errors import ScopeError, UnsupportedError, message
+from phalanx.host.interrupts import held
 from phalanx.precision import Precision
 from phalanx.training.skips import Counted
 
@@ -72,13 +73,15 @@ def adopt(model: engine.Model, strategy: Strategy) -> None:
         raise ScopeError(
             message(
                 "Variables can be moved onto the replicas only while they have values.",
-                f"{len(lost)} variables have none, first: {', '.join(lost[:5])}",
-                "with strategy.scope(): model = build_model()   # make model and optimizer inside the scope",
+                f"{len(lost)} variables have none, first: {', '.join(lost[:5])}; "
+                "a step that failed, or another model that was given their arrays, has used them up",
+                'model.load_weights("last.weights.h5")   # or build the model again',
             )
         )
     moved = placement.replicate([engine.raw_value(v) for v in strays])
-    for variable, value in zip(strays, moved, strict=True):
-        engine.move(variable, value, placement.whole)
+    with held():  # all or none
+        for variable, value in zip(strays, moved, strict=True):
+            engine.move(variable, value, placement.whole)
 
 
 def _is_lost(value: Any) -> bool:
@@ -141,7 +144,7 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
             )
         run = replica_step.train_step(engine.replica_parts(model), strategy.placement.mesh)
     else:
-        run = step.update_step(model.train_step if kind == "train" else model.test_step)
+        run = step.update_step(model.train_step if kind == "train" else model.test_step, whole)
     state = tuple([whole] * size for size in sizes)
     scaling = engine.scaling(model) if kind == "train" else None
     if scaling is not None:

@@ -109,7 +109,7 @@ def test_a_stopped_worker_is_ended(launch):
 
 
 def test_a_failure_ends_the_others_and_what_they_started(launch):
-    code = DEAF + GRANDCHILDREN + "print('pid', os.getpid(), flush=True)\nif index: sys.exit(3)\n" + WAIT
+    code = DEAF + GRANDCHILDREN + "os.write(1, b'pid %d\\n' % os.getpid())\nif index: sys.exit(3)\n" + WAIT
     launcher = launch(code, *TWO, "--grace", "0.3")
     code, _, err = finish(launcher, 10)
     assert code == 3
