@@ -45,6 +45,7 @@ from phalanx.engine.keras.model import (
     finish_training,
     hears_batches,
     in_order,
+    is_callback_list,
     layers_built,
     learning_rate,
     needs_build,
@@ -65,9 +66,11 @@ from phalanx.engine.keras.routes import (
     install,
 )
 from phalanx.engine.keras.schedule import (
+    is_optimizer,
     is_schedule,
     optimizer_arguments,
     optimizer_classes,
+    optimizer_options,
     optimizer_rate,
     schedule,
 )
@@ -126,8 +129,10 @@ __all__ = [
     "in_order",
     "install",
     "is_array",
+    "is_callback_list",
     "is_generator",
     "is_home",
+    "is_optimizer",
     "is_schedule",
     "is_spent",
     "layers_built",
@@ -139,6 +144,7 @@ __all__ = [
     "noted",
     "optimizer_arguments",
     "optimizer_classes",
+    "optimizer_options",
     "optimizer_rate",
     "raw_value",
     "release",
