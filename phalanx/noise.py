@@ -59,7 +59,13 @@ class Tradeoff:
     noise_scale: float
 
     def __post_init__(self) -> None:
-        if not self.noise_scale > 0 or self.batch < 1:
+        scale = self.noise_scale
+        if (
+            isinstance(scale, bool)
+            or not isinstance(scale, (int, float))
+            or not 0 < scale < math.inf
+            or self.batch < 1
+        ):
             raise SettingError(
                 message(
                     "A noise scale is a number of rows above 0.",
@@ -106,7 +112,7 @@ class Average:
     """
 
     def __init__(self, decay: float) -> None:
-        if not 0 <= decay < 1:
+        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not 0 <= decay < 1:
             raise SettingError(
                 message(
                     "A decay is 0 or more and under 1.",

@@ -37,6 +37,7 @@ class Plan:
     global_batch: int
     accumulation: int
     moments: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     dataset_size: int | None = None
     steps_per_epoch: int | None = None
     epochs: int | None = None
@@ -118,7 +119,8 @@ class Plan:
 
         Args:
             optimizer: The Keras optimizer class that the plan was made for.
-            **options: Its other arguments, such as `weight_decay`.
+            **options: Its other arguments, such as `weight_decay`; they win over those of an instance that
+                the plan was made with.
 
         Returns:
             The optimizer. Where there is nothing to warm up its rate is a plain number, so that callbacks
@@ -127,6 +129,14 @@ class Plan:
         Raises:
             SettingError: Another optimizer than the plan's, or an argument that the plan derives.
         """
+        if not isinstance(optimizer, type):
+            raise SettingError(
+                message(
+                    "make_optimizer takes an optimizer's class.",
+                    f"{optimizer!r}",
+                    "plan.make_optimizer(keras.optimizers.Adam)",
+                )
+            )
         if self.optimizer.lower() not in (name.lower() for name in engine.optimizer_classes(optimizer)):
             raise SettingError(
                 message(
@@ -149,7 +159,7 @@ class Plan:
                     else "phalanx.Recipe(batch_per_replica=64, learning_rate=1e-3)",
                 )
             )
-        return optimizer(**derived, **options)
+        return optimizer(**{**self.options, **derived, **options})
 
     def _rate(self) -> Any:
         flat = not self.warmup_steps or self.rate_factor <= 1

@@ -11,6 +11,7 @@ from phalanx.engine import keras as engine
 from phalanx.errors import SettingError, message, warn
 from phalanx.noise import Tradeoff
 from phalanx.plan import Plan, said
+from phalanx.strategies.base import Strategy
 from phalanx.strategies.one_device import get_strategy
 
 
@@ -54,10 +55,16 @@ class Recipe:
         if self.base_batch is not None:
             _check_count("base_batch", self.base_batch, 1)
         _check_count("warmup_steps", self.warmup_steps, 0)
+        if not isinstance(self.moments, bool):
+            raise SettingError(
+                message(
+                    "moments is True or False.", f"moments={self.moments!r}", "phalanx.Recipe(moments=False)"
+                )
+            )
         if self.rule not in scaling.RULES:
             scaling.choose_rule(self.rule, [])
         rate = self.learning_rate
-        if callable(rate):
+        if callable(rate) and not isinstance(rate, type):
             return
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
             raise SettingError(
@@ -75,7 +82,7 @@ class Recipe:
         dataset_size: int | None = None,
         epochs: int | None = None,
         *,
-        accumulation: int = 1,
+        accumulation: int | None = None,
         noise_scale: float | None = None,
         smallest_busy_batch: int | None = None,
     ) -> Plan:
@@ -83,10 +90,12 @@ class Recipe:
 
         Args:
             strategy: Where it will train; the strategy in force if not given.
-            optimizer: A Keras optimizer's name, class or instance (its moments are then the base values).
+            optimizer: A Keras optimizer's name, class or instance; an instance's own settings are kept, and
+                its moments are the base values.
             dataset_size: Rows of the training data.
             epochs: Passes over them, to judge the warmup.
-            accumulation: Batches whose gradients make one update (`gradient_accumulation_steps`).
+            accumulation: Batches whose gradients make one update; the optimizer instance's
+                `gradient_accumulation_steps`, or 1, if not given.
             noise_scale: Measured by `phalanx.callbacks.GradientNoiseScale`, in rows.
             smallest_busy_batch: Rows per replica under which the device was measured idle.
 
@@ -104,6 +113,9 @@ class Recipe:
         ):
             if value is not None:
                 _check_count(name, value, 1)
+        _check_plan(strategy, optimizer, smallest_busy_batch)
+        options = engine.optimizer_options(optimizer)
+        accumulation = _accumulation(accumulation, options.pop("gradient_accumulation_steps", None))
         classes = engine.optimizer_classes(optimizer)
         rule = scaling.choose_rule(self.rule, classes)
         self._check_one_rate(optimizer)
@@ -128,6 +140,7 @@ class Recipe:
             global_batch=global_batch,
             accumulation=accumulation,
             moments=moments,
+            options=options,
             dataset_size=dataset_size,
             steps_per_epoch=steps,
             epochs=epochs,
@@ -171,6 +184,40 @@ class Recipe:
                     "phalanx.Recipe(learning_rate=...)   # and the optimizer without a rate of its own",
                 )
             )
+
+
+def _check_plan(strategy: Any, optimizer: Any, smallest_busy_batch: Any) -> None:
+    if not isinstance(strategy, Strategy):
+        raise SettingError(
+            message(
+                "A plan is for a strategy.",
+                f"strategy={strategy!r}",
+                "recipe.plan(phalanx.MirroredStrategy())",
+            )
+        )
+    if not engine.is_optimizer(optimizer):
+        raise SettingError(
+            message(
+                "optimizer is the name, class or instance of a Keras optimizer.",
+                f"optimizer={optimizer!r}",
+                'recipe.plan(strategy, optimizer="adam")',
+            )
+        )
+    if smallest_busy_batch is not None:
+        _check_count("smallest_busy_batch", smallest_busy_batch, 1)
+
+
+def _accumulation(asked: int | None, own: int | None) -> int:
+    """The plan's, or the optimizer instance's; both at once only if they agree."""
+    if asked is not None and own is not None and asked != own:
+        raise SettingError(
+            message(
+                "Accumulated batches are counted once.",
+                f"accumulation={asked}, and gradient_accumulation_steps={own} in the optimizer",
+                f"recipe.plan(strategy, optimizer, accumulation={own})",
+            )
+        )
+    return asked or own or 1
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

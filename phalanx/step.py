@@ -12,23 +12,25 @@ from typing import Any
 import jax
 
 from phalanx.rows import cut
+from phalanx.uneven import needs_whole
 
 Step = Callable[[Any, Any, int | None], tuple[Any, Any]]
 """`(state, placed batch, true rows) -> (logs or outputs, new state)`."""
 
 
-def update_step(step: Callable[[Any, Any], tuple[Any, Any]]) -> Step:
+def update_step(step: Callable[[Any, Any], tuple[Any, Any]], whole: Any = None) -> Step:
     """A Keras `train_step` or `test_step` over the true rows of a placed batch.
 
     Args:
         step: `(state, batch) -> (logs, state)`.
+        whole: Sharding that holds a remainder whole on every replica, where it cannot be split unevenly.
 
     Returns:
         The step with the static number of true rows as its third argument.
     """
 
     def run(state: Any, batch: Any, rows: int | None) -> tuple[Any, Any]:
-        return step(state, cut(batch, rows))
+        return step(state, _remainder(step, state, batch, rows, whole))
 
     return run
 
@@ -45,9 +47,17 @@ def predict_step(step: Callable[[Any, Any], tuple[Any, Any]], whole: Any) -> Ste
     """
 
     def run(state: Any, batch: Any, rows: int | None) -> tuple[Any, Any]:
-        outputs, non_trainable = step(state, cut(batch, rows))
+        outputs, non_trainable = step(state, _remainder(step, state, batch, rows, whole))
         if rows is not None:
             outputs = jax.lax.with_sharding_constraint(outputs, whole)
         return outputs, (state[0], non_trainable)
 
     return run
+
+
+def _remainder(step: Callable[..., Any], state: Any, batch: Any, rows: int | None, whole: Any) -> Any:
+    """The true rows of a batch, laid out so that the compiler can split the step."""
+    batch = cut(batch, rows)
+    if rows is None or whole is None or not needs_whole(step, state, batch):
+        return batch
+    return jax.lax.with_sharding_constraint(batch, whole)

@@ -20,6 +20,9 @@ class Source:
         adapter: Keras's data adapter for the user's object.
         name: What the user calls the data, for texts.
         host: Columns that stay on the host, whole, where the adapter was given their row numbers instead.
+
+    Attributes:
+        lacks_targets: True for arrays of features alone.
     """
 
     one_shot = False
@@ -28,6 +31,7 @@ class Source:
         self.adapter, self.name = adapter, name
         self.reuses_memory = not engine.is_array(adapter)
         self._host = host or {}
+        self.lacks_targets = False
 
     @property
     def num_batches(self) -> int | None:
@@ -122,6 +126,7 @@ def open_source(
             (x, y, sample_weight), host_only
         )
     source = Source(engine.adapter(x=x, batch_size=batch_size, steps_per_epoch=steps, **options), name, host)
+    source.lacks_targets = y is None and engine.is_array(source.adapter)
     if source.num_batches == 0:
         raise DataError(
             message(

@@ -8,6 +8,8 @@ from typing import Any
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
 
+_END = object()
+
 
 class Stream:
     """A source that goes on where it stopped, in the next epoch as in the next `fit`.
@@ -51,8 +53,8 @@ class Stream:
 
     def _read(self) -> Any:
         # Not a `for` loop over it: closing our reader must not close the user's generator.
-        batch = next(self._generator, None)
-        if batch is None:
+        batch = next(self._generator, _END)
+        if batch is _END:
             return None
         if not isinstance(batch, tuple):
             raise DataError(

@@ -8,6 +8,7 @@ from typing import Any
 from phalanx.data.feed import Group
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placed
+from phalanx.host.interrupts import held
 from phalanx.training import home as homes
 from phalanx.training import noise
 from phalanx.training.skips import Counted
@@ -51,9 +52,10 @@ class Runner:
         return [self._one(batch) for batch in group.batches]
 
     def _one(self, batch: Placed) -> Any:
-        self._take()
-        results, self.state = self.step(self.state, batch.arrays, batch.cut)
-        engine.lend(self.model, self.parts, self.state)
+        with held():  # the step takes the state's memory; until the new one is lent, it is nowhere else
+            self._take()
+            results, self.state = self.step(self.state, batch.arrays, batch.cut)
+            engine.lend(self.model, self.parts, self.state)
         self.window.push(results, self.state)
         return results
 

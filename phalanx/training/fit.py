@@ -9,7 +9,7 @@ from phalanx.data import columns
 from phalanx.data.feed import Feed
 from phalanx.engine import keras as engine
 from phalanx.errors import message, warn
-from phalanx.training import setup, together
+from phalanx.training import arguments, setup, together
 from phalanx.training.evaluate import evaluate_feed
 from phalanx.training.execute import TRAIN, Runner
 from phalanx.training.home import Home
@@ -49,6 +49,16 @@ def fit(
     """
     engine.check_compiled(model, "fit")
     setup.check_training(model)
+    arguments.check_fit(
+        epochs=epochs,
+        initial_epoch=initial_epoch,
+        validation_split=validation_split,
+        validation_freq=validation_freq,
+        validation_batch_size=validation_batch_size,
+        class_weight=class_weight,
+        callbacks=callbacks,
+        shuffle=shuffle,
+    )
     epochs = engine.capped_epochs(epochs)
     host = None
     if validation_split and validation_data is None:
@@ -83,6 +93,8 @@ def fit(
             host=host,
         )
     setup.ready(model, home, feed)
+    if val_feed is not None:
+        setup.look_at(val_feed, has_targets=y is not None)
 
     verbose = verbose if home.strategy.is_chief else 0
     callbacks = engine.callback_list(

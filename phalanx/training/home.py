@@ -13,6 +13,7 @@ from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placement
 from phalanx.engine.runtime import Exchange
 from phalanx.errors import ScopeError, UnsupportedError, message
+from phalanx.host.interrupts import held
 from phalanx.precision import Precision
 from phalanx.training.skips import Counted
 
@@ -77,13 +78,15 @@ def adopt(model: engine.Model, strategy: Strategy) -> None:
         raise ScopeError(
             message(
                 "Variables can be moved onto the replicas only while they have values.",
-                f"{len(lost)} variables have none, first: {', '.join(lost[:5])}",
-                "with strategy.scope(): model = build_model()   # make model and optimizer inside the scope",
+                f"{len(lost)} variables have none, first: {', '.join(lost[:5])}; "
+                "a step that failed, or another model that was given their arrays, has used them up",
+                'model.load_weights("last.weights.h5")   # or build the model again',
             )
         )
     moved = placement.replicate([engine.raw_value(v) for v in strays])
-    for variable, value in zip(strays, moved, strict=True):
-        engine.move(variable, value, placement.whole)
+    with held():  # all or none
+        for variable, value in zip(strays, moved, strict=True):
+            engine.move(variable, value, placement.whole)
 
 
 def go_home(model: engine.Model) -> None:
@@ -96,11 +99,12 @@ def go_home(model: engine.Model) -> None:
         return
     placement = home.strategy.placement
     home.left = {}
-    for variable in _every(model):
-        value = engine.raw_value(variable)
-        if placement.holds(value):
-            engine.move(variable, placement.own(value), None)
-        home.left[id(variable)] = engine.raw_value(variable)
+    with held():  # all or none
+        for variable in _every(model):
+            value = engine.raw_value(variable)
+            if placement.holds(value):
+                engine.move(variable, placement.own(value), None)
+            home.left[id(variable)] = engine.raw_value(variable)
 
 
 def changed(model: engine.Model, home: Home) -> bool:
@@ -175,7 +179,7 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
             )
         run = replica_step.train_step(engine.replica_parts(model), strategy.placement.mesh)
     else:
-        run = step.update_step(model.train_step if kind == "train" else model.test_step)
+        run = step.update_step(model.train_step if kind == "train" else model.test_step, whole)
     state = tuple([whole] * size for size in sizes)
     results = None if strategy.placement.alone else whole  # what every worker can read
     scaling = engine.scaling(model) if kind == "train" else None

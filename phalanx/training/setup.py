@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from phalanx.data.feed import Feed
-from phalanx.data.source import open_source
+from phalanx.data.source import Source, open_source
 from phalanx.engine import keras as engine
-from phalanx.errors import SettingError, UnsupportedError, message, warn
+from phalanx.errors import DataError, SettingError, UnsupportedError, message, warn
 from phalanx.precision import findings, text
 from phalanx.training import together
 from phalanx.training.home import Home, adopt
@@ -68,6 +68,29 @@ def begin(model: engine.Model, home: Home, what: str, *feeds: Feed | None) -> No
         if feed is not None:
             together.lengths(home, feed.num_batches)
     adopt(model, home.strategy)
+
+
+def look_at(feed: Feed, has_targets: bool) -> None:
+    """Refuse validation data that cannot be used, before training and not an epoch later.
+
+    Args:
+        feed: The validation data.
+        has_targets: True where training has targets of its own, and validation data without them is a slip.
+
+    Raises:
+        DataError: Arrays without targets, or a generator whose first batch does not fit together.
+        ColumnError: A generator whose first batch has a column of strings or objects.
+    """
+    if feed.source.one_shot:
+        feed.peek()  # it was read already; other kinds are not read before their time
+    elif has_targets and isinstance(feed.source, Source) and feed.source.lacks_targets:
+        raise DataError(
+            message(
+                "Validation data has targets, where training data has them.",
+                f"{feed.source.name}: x alone",
+                "fit(x, y, validation_data=(x_val, y_val))",
+            )
+        )
 
 
 def build(model: engine.Model, home: Home, batch: Any) -> None:

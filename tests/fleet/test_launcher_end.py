@@ -11,7 +11,8 @@ import pytest
 from tests.fleet.launching import TWO, finish, launches, wait_gone
 
 DEAF = "import signal\nfor each in (2, 15): signal.signal(each, signal.SIG_IGN)\n"
-WAIT = "print('pid', os.getpid(), flush=True)\nwhile True: signal.pause()\n"
+# One write: several processes of one worker share its pipe, and pieces of print would mix.
+WAIT = "os.write(1, b'pid %d\\n' % os.getpid())\nwhile True: signal.pause()\n"
 # A worker with a child in its own group, one in another session, and one whose parent is gone.
 GRANDCHILDREN = f"""
 child = {("import os" + chr(10) + DEAF + WAIT)!r}
@@ -108,7 +109,7 @@ def test_a_stopped_worker_is_ended(launch):
 
 
 def test_a_failure_ends_the_others_and_what_they_started(launch):
-    code = DEAF + GRANDCHILDREN + "print('pid', os.getpid(), flush=True)\nif index: sys.exit(3)\n" + WAIT
+    code = DEAF + GRANDCHILDREN + "os.write(1, b'pid %d\\n' % os.getpid())\nif index: sys.exit(3)\n" + WAIT
     launcher = launch(code, *TWO, "--grace", "0.3")
     code, _, err = finish(launcher, 10)
     assert code == 3

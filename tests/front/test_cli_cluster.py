@@ -86,7 +86,7 @@ def test_it_loads_nothing_heavy(arguments):
     loaded = {line.rsplit("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert done.returncode == 0 and done.stdout
     assert "phalanx" in loaded
-    assert not loaded & {"jax", "jaxlib", "keras", "numpy", "socket", "asyncio"}
+    assert not loaded & {"jax", "jaxlib", "keras", "numpy", "asyncio"}
 
 
 def test_help_teaches_what_is_read_and_in_which_order():

@@ -158,6 +158,22 @@ def test_adam_gets_its_moments_and_the_optimizers_own_are_the_base():
     )
 
 
+def test_an_instances_own_settings_are_kept():
+    recipe = phalanx.Recipe(batch_per_replica=32, learning_rate=0.1, base_batch=32)
+    own = SGD(momentum=0.9, nesterov=True, weight_decay=0.1, clipnorm=1.0, gradient_accumulation_steps=2)
+    plan = recipe.plan(mirrored(2), own)
+    assert (plan.accumulation, plan.factor) == (2, 4)
+    made = plan.make_optimizer(SGD, clipnorm=2.0)
+    assert (made.momentum, made.nesterov, made.weight_decay, made.clipnorm) == (0.9, True, 0.1, 2.0)
+    assert made.gradient_accumulation_steps == 2
+    adam = keras.optimizers.Adam(beta_1=0.8, epsilon=1e-3)
+    one = phalanx.Recipe(batch_per_replica=32, learning_rate=1e-3).plan(phalanx.OneDeviceStrategy(), adam)
+    made = one.make_optimizer(keras.optimizers.Adam)
+    assert (made.beta_1, made.epsilon, made.beta_2) == (0.8, 1e-3, 0.999)
+    with pytest.raises(SettingError, match="accumulation=4.*gradient_accumulation_steps=2"):
+        recipe.plan(mirrored(2), own, accumulation=4)
+
+
 def test_one_replica_at_the_base_batch_changes_nothing():
     plan = phalanx.Recipe(batch_per_replica=64, learning_rate=1e-3, warmup_steps=9).plan(
         phalanx.OneDeviceStrategy(), optimizer="adam"
@@ -216,6 +232,8 @@ def test_batch_norm_rows_warn_under_the_replica_view_and_not_under_the_global_vi
         ({"learning_rate": "0.1"}, "learning_rate='0.1'"),
         ({"warmup_steps": -1}, "warmup_steps=-1"),
         ({"rule": "cubic"}, "rule='cubic'"),
+        ({"moments": "no"}, "moments='no'"),
+        ({"learning_rate": schedules.CosineDecay}, "learning_rate=<class"),
     ],
 )
 def test_a_recipe_refuses_bad_numbers_with_their_value(options, said):
@@ -237,12 +255,22 @@ def test_a_recipe_refuses_bad_numbers_with_their_value(options, said):
         ({"epochs": -1}, "epochs=-1"),
         ({"accumulation": 0}, "accumulation=0"),
         ({"noise_scale": 0.0}, "noise_scale=0.0"),
+        ({"noise_scale": float("inf")}, "noise_scale=inf"),
+        ({"noise_scale": "9"}, "noise_scale='9'"),
+        ({"smallest_busy_batch": -1}, "smallest_busy_batch=-1"),
+        ({"optimizer": "nope"}, "optimizer='nope'"),
+        ({"optimizer": None}, "optimizer=None"),
     ],
 )
 def test_a_plan_refuses_bad_numbers_and_two_rates(options, said):
     recipe = phalanx.Recipe(batch_per_replica=64, learning_rate=0.1)
     with pytest.raises(SettingError, match=said):
         recipe.plan(phalanx.OneDeviceStrategy(), **({"optimizer": "sgd"} | options))
+
+
+def test_a_plan_is_for_a_strategy():
+    with pytest.raises(SettingError, match="strategy='mirrored'"):
+        phalanx.Recipe(batch_per_replica=64, learning_rate=0.1).plan("mirrored", "sgd")
 
 
 def test_an_optimizer_may_carry_the_recipes_own_rate_or_its_default():
@@ -256,6 +284,7 @@ def test_an_optimizer_may_carry_the_recipes_own_rate_or_its_default():
     ("optimizer", "options", "said"),
     [
         (SGD, {}, "SGD, but the plan is for adam"),
+        ("adam", {}, "takes an optimizer's class"),
         (keras.optimizers.Adam, {"learning_rate": 0.1}, "learning_rate=0.1"),
         (keras.optimizers.Adam, {"beta_2": 0.99}, "beta_2=0.99"),
         (keras.optimizers.Adam, {"gradient_accumulation_steps": 4}, "gradient_accumulation_steps=4"),

@@ -539,3 +539,39 @@ def test_validation_data_that_breaks_keeps_the_epoch_that_was_trained():
     kernels = {name: value for name, value in values(plain).items() if "seen" not in name}
     assert_equal({name: value for name, value in values(model).items() if "seen" not in name}, kernels)
     trains_on(model)
+
+
+# ------------------------------------------------------------------------- plain arguments of fit
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epochs": 2.0}, "epochs=2.0"),
+        ({"epochs": "2"}, "epochs='2'"),
+        ({"epochs": -1}, "epochs=-1"),
+        ({"initial_epoch": 1.5}, "initial_epoch=1.5"),
+        ({"validation_split": ".1"}, "validation_split='.1'"),
+        ({"validation_split": 1.5}, "validation_split=1.5"),
+        ({"validation_freq": 0}, "validation_freq=0"),
+        ({"validation_freq": 1.5}, "validation_freq=1.5"),
+        ({"validation_freq": "1"}, "validation_freq='1'"),
+        ({"validation_batch_size": 0}, "validation_batch_size=0"),
+        ({"class_weight": "balanced"}, "class_weight='balanced'"),
+        ({"class_weight": [1, 2]}, r"class_weight=\[1, 2\]"),
+        ({"callbacks": "es"}, "callbacks='es'"),
+        ({"callbacks": [keras.callbacks.EarlyStopping]}, "callbacks=<class"),
+        ({"shuffle": "x"}, "shuffle='x'"),
+        ({"validation_data": np.ones((5, 8), "float32")}, "validation data: x alone"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_plain_arguments_are_refused_before_any_step_with_their_value(options, said):
+    x, y = np.ones((8, 8), "float32"), np.ones((8, 1), "float32")
+    with phalanx.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=said) as caught:
+        model.fit(x, y, verbose=0, **options)
+    assert "received:" in str(caught.value) and "next:" in str(caught.value)
+    assert int(model.optimizer.iterations) == 0

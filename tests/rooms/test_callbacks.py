@@ -2,6 +2,8 @@
 
 import csv
 import functools
+import os
+import signal
 import threading
 
 import jax
@@ -481,6 +483,27 @@ def test_ctrl_c_leaves_averaged_weights_where_the_optimizer_averages():
 
     for ours, plain in zip(run(functools.partial(build_under, mirrored())), run(build), strict=True):
         np.testing.assert_allclose(ours, plain, **CLOSE)
+
+
+def test_ctrl_c_at_any_moment_leaves_the_weights():
+    """A step takes the memory of the state before it: an interrupt right then must not lose both.
+
+    `fit` ends by itself, too, because Python swallows an interrupt that comes in a finalizer.
+    """
+    model = build_under(mirrored())
+    model.fit(X, Y, batch_size=16, verbose=0)
+    interrupted = 0
+    for moment in np.random.default_rng(0).uniform(0.002, 0.05, 40):
+        timer = threading.Timer(moment, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            model.fit(X, Y, batch_size=16, epochs=200, verbose=0)
+        except KeyboardInterrupt:
+            interrupted += 1
+        timer.join()
+        assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    assert interrupted > 20
+    assert not phalanx.has_strategy()
 
 
 class Fails(keras.callbacks.Callback):

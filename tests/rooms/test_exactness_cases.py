@@ -26,6 +26,40 @@ def test_replicas_equal_one_device(name, count):
     assert_equal(train(CASES[name], replicas(count)), wanted, CASES[name].tolerance)
 
 
+@pytest.mark.parametrize("name", ["sort", "median", "fft"])
+def test_operations_along_the_rows_equal_one_device_on_remainders(name):
+    """XLA's partitioner ends the process on these, where rows do not divide by the replicas."""
+    operations = {
+        "sort": lambda x: keras.ops.sort(x, axis=0),
+        "median": lambda x: x - keras.ops.median(x, axis=0, keepdims=True),
+        "fft": lambda x: keras.ops.transpose(
+            keras.ops.fft((keras.ops.transpose(x), keras.ops.zeros_like(keras.ops.transpose(x))))[0]
+        ),
+    }
+
+    class Along(layers.Layer):
+        def call(self, x):
+            return operations[name](x)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    def build():
+        model = keras.Sequential([keras.Input((6,)), layers.Dense(4), Along(), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    data = regression()
+
+    def run(strategy):
+        model = built(build, strategy)
+        history = model.fit(data.x[:37], data.y[:37], batch_size=16, epochs=2, shuffle=False, verbose=0)
+        outputs = model.predict(data.x[:13], verbose=0)
+        return everything(model, "after") | {"loss": np.array(history.history["loss"]), "outputs": outputs}
+
+    assert_equal(run(replicas(4)), run(None))
+
+
 def test_each_replica_computes_its_own_rows_only():
     shardings = []
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from keras import layers
 
+import phalanx
 from tests.rooms.cases import assert_equal, built, replicas
 from tests.rooms.test_inputs_arrays import (
     BATCH,
@@ -391,3 +392,25 @@ def test_a_generator_serves_fit_again_where_the_first_fit_stopped():
     for x, y in itertools.islice(finite(X, Y), 2):
         plain.train_on_batch(x, y)
     assert_equal(*({v.path: np.asarray(v.value) for v in all_variables(m)} for m in (model, plain)))
+
+
+def test_none_in_the_middle_of_a_generator_is_an_error_and_not_its_end():
+    model = model_on(2)
+
+    def batches():
+        yield X[:4], Y[:4]
+        yield None
+        yield X[:4], Y[:4]
+
+    with pytest.raises(phalanx.DataError, match="a batch of type NoneType"):
+        model.fit(batches(), verbose=0)
+
+
+@pytest.mark.parametrize("workers", [{}, {"workers": 2}], ids=["no workers", "two workers"])
+def test_none_from_a_dataset_is_kerass_error_and_no_wait_without_end(workers):
+    class Holes(Batches):
+        def __getitem__(self, index):
+            return None if index == 2 else super().__getitem__(index)
+
+    with pytest.raises(ValueError, match="must return a tuple or a dict"):
+        model_on(2).fit(Holes(X[:128], Y[:128], **workers), shuffle=False, verbose=0)

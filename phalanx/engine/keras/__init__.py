@@ -46,6 +46,7 @@ from phalanx.engine.keras.model import (
     for_worker,
     hears_batches,
     in_order,
+    is_callback_list,
     layers_built,
     learning_rate,
     needs_build,
@@ -69,9 +70,11 @@ from phalanx.engine.keras.routes import (
     install,
 )
 from phalanx.engine.keras.schedule import (
+    is_optimizer,
     is_schedule,
     optimizer_arguments,
     optimizer_classes,
+    optimizer_options,
     optimizer_rate,
     schedule,
 )
@@ -132,8 +135,10 @@ __all__ = [
     "in_order",
     "install",
     "is_array",
+    "is_callback_list",
     "is_generator",
     "is_home",
+    "is_optimizer",
     "is_schedule",
     "is_spent",
     "layers_built",
@@ -146,6 +151,7 @@ __all__ = [
     "on_this_device",
     "optimizer_arguments",
     "optimizer_classes",
+    "optimizer_options",
     "optimizer_rate",
     "random_state",
     "raw_value",

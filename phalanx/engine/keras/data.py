@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 from collections.abc import Iterator
@@ -66,11 +67,15 @@ def _queued(adapter: Any) -> Iterator[Any]:
     )
     queue.start()
     try:
-        batches = queue.get()
         for _ in range(adapter.num_batches):
-            yield adapter._standardize_batch(next(batches))
+            future = queue.future_queue.get()  # an error of the queue's own thread comes through here, too
+            queue.future_queue.task_done()
+            if isinstance(future, Exception):
+                raise future
+            yield adapter._standardize_batch(future.get())  # Keras's own `get` skips None and waits for ever
     finally:
-        queue.stop()
+        with contextlib.suppress(Exception):  # of batches that nobody asked for
+            queue.stop()
 
 
 def is_array(adapter: Any) -> bool:

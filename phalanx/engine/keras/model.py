@@ -114,6 +114,11 @@ def callback_list(callbacks: Any, model: Model, **params: Any) -> Any:
     return keras.callbacks.CallbackList(callbacks, model=model, **params)
 
 
+def is_callback_list(callbacks: Any) -> bool:
+    """True for Keras's own list of callbacks."""
+    return isinstance(callbacks, keras.callbacks.CallbackList)
+
+
 def hears_batches(callbacks: Any, kind: str) -> bool:
     """True if any callback does something at the begin or end of a batch; asked before each loop.
 

@@ -80,6 +80,10 @@ def schedule(rate: Any, factor: float, warmup_steps: int, steps_per_update: int)
     return keras.optimizers.schedules.PolynomialDecay(first, max(1, warmup_steps), rate * factor, power=1.0)
 
 
+_BASE_DEFAULTS = {  # of arguments that Keras's classes hand on to their base
+    name: parameter.default for name, parameter in inspect.signature(Optimizer.__init__).parameters.items()
+}
+
 _RATES = {  # arguments of Keras's schedules that are rates
     "CosineDecay": ("initial_learning_rate", "warmup_target"),
     "CosineDecayRestarts": ("initial_learning_rate",),
@@ -131,6 +135,27 @@ def optimizer_arguments(optimizer: Any, names: tuple[str, ...]) -> dict[str, flo
         return {}
     parameters = inspect.signature(cls.__init__).parameters
     return {name: float(parameters[name].default) for name in names if name in parameters}
+
+
+def optimizer_options(optimizer: Any) -> dict[str, Any]:
+    """What an optimizer instance was given that is not its class's default, without its rate and name."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not isinstance(inner, Optimizer):
+        return {}
+    defaults = inspect.signature(type(inner).__init__).parameters
+    config = inner.get_config()
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in ("learning_rate", "name", "loss_scale_factor")
+        and not (name in defaults and defaults[name].default == value)
+        and not (name not in defaults and value == _BASE_DEFAULTS.get(name))
+    }
+
+
+def is_optimizer(optimizer: Any) -> bool:
+    """True for the name, class or instance of a Keras optimizer."""
+    return _class_of(optimizer) is not None
 
 
 def optimizer_rate(optimizer: Any) -> Any:

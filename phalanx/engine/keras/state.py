@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from phalanx.engine.keras.found import Distribution, Model, distribution_lib
+from phalanx.host.interrupts import held
 
 PARTS = ("trainable", "non_trainable", "optimizer", "metrics")
 """The suitcase: the four lists of arrays that a Keras training step carries."""
@@ -70,7 +71,8 @@ def lend(model: Model, parts: tuple[str, ...], state: Any) -> None:
 
 def give_back(model: Model) -> None:
     """Put the newest arrays back into the model's variables."""
-    model.jax_state_sync()
+    with held():
+        model.jax_state_sync()
 
 
 def is_home(model: Model) -> bool:
@@ -85,8 +87,9 @@ def begin(model: Model) -> None:
 
 def end(model: Model) -> None:
     """Put the state back and forget the loan."""
-    model.jax_state_sync()
-    model.__dict__["_jax_state"] = None
+    with held():
+        model.jax_state_sync()
+        model.__dict__["_jax_state"] = None
 
 
 def raw_value(variable: Any) -> Any:
