@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from jax.experimental import multihost_utils
 from phalanx.engine.devices import has_started
 from phalanx.errors import ScopeError, WorkerLost, message
 from phalanx.host import env
+from phalanx.host.watch import now
 
 PATIENCE = 600.0
 """Seconds to wait for a worker that lives: it may be saving, or preparing its data."""
@@ -134,7 +134,7 @@ class Exchange:
         number = next(self._count)
         own, client = process(), _client()
         client.key_value_set(f"phalanx/{number}/{own}", f"{what}\n{value}")
-        deadline = time.monotonic() + timeout
+        deadline = now() + timeout
         values = []
         for worker in sorted(self.workers):
             text = self._wait(client, f"phalanx/{number}/{worker}", deadline)
@@ -171,7 +171,7 @@ class Exchange:
 
     def _wait(self, client: Any, key: str, deadline: float) -> str | None:
         """A worker's word; slice by slice, so that a loss ends the wait."""
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - now()) > 0:
             try:
                 return client.blocking_key_value_get(key, max(1, int(1000 * min(left, 1.0))))
             except (

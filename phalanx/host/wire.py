@@ -10,12 +10,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from phalanx.host.watch import now
+
 _LONGEST = 64 * 1024
-
-
-def now() -> float:
-    """Seconds of a clock that only moves forward."""
-    return time.monotonic()
 
 
 class Wire:

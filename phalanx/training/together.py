@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 
 import numpy as np
 
 from phalanx.engine import keras as engine
 from phalanx.engine import runtime
 from phalanx.errors import ScopeError, message, warn
+from phalanx.host.watch import now
 from phalanx.training.home import Home, changed
 
 _BETWEEN = 0.5  # seconds from one look at the others to the next
@@ -108,7 +108,7 @@ class Pulse:
     def __init__(self, exchange: runtime.Exchange | None, epoch: int) -> None:
         self.exchange, self.epoch, self.step = exchange, epoch, 0
         self._left = self._every = 1
-        self._since = time.perf_counter()
+        self._since = now()
 
     def stop(self, wanted: bool) -> bool:
         """Whether all stop after this step, because one of them wants to."""
@@ -119,12 +119,12 @@ class Pulse:
         self._left -= 1
         if self._left:
             return False
-        passed = time.perf_counter() - self._since
+        passed = now() - self._since
         pace = max(1, min(10_000, math.ceil(self._every * _BETWEEN / max(passed, 1e-6))))
         said = self.exchange.gather("a step", json.dumps([bool(wanted), min(pace, 10 * self._every)]))
         answers = [json.loads(each) for each in said]
         self._left = self._every = answers[0][1]
-        self._since = time.perf_counter()
+        self._since = now()
         return any(stop for stop, _ in answers)
 
 

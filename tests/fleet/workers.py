@@ -1,4 +1,7 @@
-"""Scripts run by several real processes that find each other through TF_CONFIG, each with a deadline."""
+"""Scripts run by several real processes that find each other through TF_CONFIG, each with a deadline.
+
+No JAX in here: this process starts others.
+"""
 
 import json
 import os
@@ -8,6 +11,8 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).parent.parent.parent
 START = """
@@ -131,3 +136,13 @@ def run(script, folder, **options):
     for index, each in ended.items():
         assert each.code == 0, f"worker {index} ended with {each.code}:\n{each.out}\n{each.err}"
     return {index: each.results for index, each in ended.items()}
+
+
+def assert_close(found, wanted, tolerance=1e-5):
+    """Same names and shapes, and no element further apart than `tolerance * max(1, |wanted|)`."""
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        a, b = np.asarray(value, "float64"), np.asarray(found[name], "float64")
+        assert a.shape == b.shape, name
+        gap = (np.abs(a - b) / np.maximum(1, np.abs(a))).max(initial=0)
+        assert gap <= tolerance, f"{name} differs by {gap:.1e}"
