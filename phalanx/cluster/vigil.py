@@ -79,12 +79,13 @@ class Vigil:
 
     def _watch(self) -> None:
         pause = self._timeout / 6
-        beat = wire.now()
+        beat, told = wire.now(), ""
         while not self._done.is_set():
-            if wire.now() >= beat:
+            place = self._place()
+            if place != told or wire.now() >= beat:  # news at once: it is what the others say of a dead one
                 for line in self._lines.values():
-                    line.send({"at": self._place()})
-                beat = wire.now() + pause
+                    line.send({"at": place})
+                beat, told = wire.now() + pause, place
             ready = wire.readable(self._lines, min(beat, wire.now() + 0.2))
             for worker in ready:
                 self._hear(worker, self._lines[worker].receive(wire.now() + 1.0))

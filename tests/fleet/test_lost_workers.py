@@ -14,7 +14,7 @@ with strategy.scope():
     model.compile("sgd", "mse")
 class Tell(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        if batch == 20:
+        if batch == 2000:  # later than the last news of the start
             print("training", flush=True)
 model.fit(np.tile(X, (2000, 1)), np.tile(Y, (2000, 1)), batch_size=7, epochs=1000, verbose=0, callbacks=[Tell()])
 """
@@ -31,7 +31,7 @@ def test_a_worker_that_dies_or_stands_still_is_named_with_its_place(how, tmp_pat
         passed = time.monotonic() - since
         assert fleet.running[0].returncode == 76, err
     assert "worker 1" in err
-    assert "of epoch 1" in err or "the start of fit" in err  # its place is news of a second ago
+    assert "of epoch 1" in err
     if how == "SIGKILL":  # the collective breaks, and Python learns of it
         assert "WorkerLost" in err and "its process has ended" in err
     else:  # the collective waits on: the process is ended from outside, with the reason
