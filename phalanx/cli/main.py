@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import phalanx
-from phalanx.cli import cluster, run
+from phalanx.cli import cluster, manifest, run
 from phalanx.errors import PhalanxError, message
 
 _TEACH = """\
@@ -19,9 +19,11 @@ examples:
   phalanx run --replicas 2 train.py      two accelerators, or two CPU replicas
   phalanx run --help                     what is set, and why
   phalanx cluster explain                which cluster the environment describes
+  phalanx manifest slurm --workers 2 train.py   the same script as a job of a scheduler
 """
 
-_COMMANDS = {"cluster": cluster, "run": run}
+_COMMANDS = {"cluster": cluster, "manifest": manifest, "run": run}
+_SPLIT = {"manifest": manifest.split, "run": run.split}  # what stands behind the script is the script's
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_command(arguments)
-        ours, rest = run.split(arguments[1:]) if arguments[:1] == ["run"] else (arguments[1:], [])
+        split = _SPLIT.get(arguments[0]) if arguments else None
+        ours, rest = split(arguments[1:]) if split else (arguments[1:], [])
         options, unknown = _parser().parse_known_args([*arguments[:1], *ours])
         if unknown:
             program = " ".join(["phalanx", *filter(None, [options.command])])

@@ -85,11 +85,14 @@ def describe(commands: Any, name: str) -> None:
     parser.set_defaults(rest=[])
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(
+    arguments: Sequence[str], takes_a_value: Sequence[str] = _TAKES_A_VALUE
+) -> tuple[list[str], list[str]]:
     """Cut a command line into what is ours and what belongs to the script, which argparse must not touch.
 
     Args:
         arguments: What stands behind `phalanx run`.
+        takes_a_value: Our options with a value.
 
     Returns:
         Our options; the script with its arguments (or a module's arguments, where `-m` is ours).
@@ -108,7 +111,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if word.startswith("-m"):
             at += 2 if word == "-m" else 1
             break
-        at += 2 if word in _TAKES_A_VALUE else 1
+        at += 2 if word in takes_a_value else 1
     return list(arguments[:at]), list(arguments[at:])
 
 
@@ -158,20 +161,37 @@ def _settings(options: argparse.Namespace, workers: int | None) -> Settings:
     return Settings(grace=_seconds(options.grace), port=port, policy=Policy(max_restarts=restarts or 0))
 
 
-def _whole(text: str | None, option: str, *, least: int = 1, most: int | None = None) -> int | None:
+def whole(
+    text: str | None, option: str, paste: str, *, least: int = 1, most: int | None = None
+) -> int | None:
+    """The whole number of an option.
+
+    Args:
+        text: Its value, or None where it is not given.
+        option: Its name.
+        paste: The next line to type, where the value is none.
+        least: Smallest number allowed.
+        most: Largest number allowed, if there is one.
+
+    Returns:
+        The number, or None where the option is not given.
+
+    Raises:
+        SettingError: Not a whole number, or outside the range.
+    """
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", text) and least <= int(text) <= (int(text) if most is None else most):
         return int(text)
     rule = f"{least} or more" if most is None else f"{least} to {most}"
-    pasted = f"{option} 2" if option in ("--replicas", "--workers") else f"--workers 2 {_EXAMPLES[option]}"
     raise SettingError(
-        message(
-            f"The value of {option} is a whole number, {rule}.",
-            f"{option} {text}",
-            f"phalanx run {pasted} train.py",
-        )
+        message(f"The value of {option} is a whole number, {rule}.", f"{option} {text}", paste)
     )
+
+
+def _whole(text: str | None, option: str, *, least: int = 1, most: int | None = None) -> int | None:
+    pasted = f"{option} 2" if option in ("--replicas", "--workers") else f"--workers 2 {_EXAMPLES[option]}"
+    return whole(text, option, f"phalanx run {pasted} train.py", least=least, most=most)
 
 
 def _seconds(text: str | None) -> float:

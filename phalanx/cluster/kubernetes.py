@@ -12,7 +12,7 @@ SOURCE = "Kubernetes"
 PORT = 55527
 _INDEX = "JOB_COMPLETION_INDEX"
 _SET = ("JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "REPLICATED_JOB_REPLICAS")
-_LABELS = {
+LABELS = {
     "JOBSET_NAME": "jobset.sigs.k8s.io/jobset-name",
     "REPLICATED_JOB_NAME": "jobset.sigs.k8s.io/replicatedjob-name",
     "JOB_INDEX": "jobset.sigs.k8s.io/job-index",
@@ -135,7 +135,7 @@ def _need(environ: Mapping[str, str], *names: str) -> None:
 
 def _yaml(name: str) -> str:
     """The line for the container's `env`."""
-    if name in _LABELS:
-        path = f"metadata.labels['{_LABELS[name]}']"
+    if name in LABELS:
+        path = f"metadata.labels['{LABELS[name]}']"
         return f'- {{name: {name}, valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}}}'
     return f"- {{name: {name}, value: {_VALUES[name].replace('   #', '}   #', 1)}"

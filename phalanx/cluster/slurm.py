@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.cluster import hostlist, mpi
-from phalanx.cluster.fields import MOST_WORKERS, first, incomplete, number, present, wrong
+from phalanx.cluster.fields import (
+    COORDINATOR_PORT,
+    MOST_WORKERS,
+    first,
+    incomplete,
+    number,
+    port_of,
+    present,
+    wrong,
+)
 from phalanx.cluster.spec import ClusterSpec
 from phalanx.text import quote
 
@@ -23,8 +32,8 @@ _FIRST_PORT, _SLOTS, _WIDTH = 61440, 240, 16  # above what Linux gives out by it
 def parse(environ: Mapping[str, str]) -> ClusterSpec | None:
     """Read the variables that srun sets for each task of a step.
 
-    Tasks of a node have consecutive ports. The first port follows from the job and step ids alone, so that it
-    is the same on all tasks. Without tasks per node, each node has equally many.
+    Tasks of a node have consecutive ports. The first is `JAX_COORDINATOR_PORT`, or follows from the job and
+    step ids alone, so that it is the same on all tasks. Without tasks per node, each node has equally many.
 
     Where mpirun counts otherwise than Slurm, it stands between: Slurm's tasks are then mpirun's daemons, one
     on each node, and the ranks are MPI's to say.
@@ -165,6 +174,8 @@ def _check_own_place(environ: Mapping[str, str], index: int, nodes: list[int]) -
 
 
 def _first_port(environ: Mapping[str, str]) -> tuple[int, list[str]]:
+    if environ.get(COORDINATOR_PORT):
+        return port_of(environ, _FIRST_PORT), []
     name, text = first(environ, _JOB)
     notes = [] if name else ["no SLURM_JOB_ID: the port is the same for all such jobs"]
     job = number(name, text, 0, 2**32, _SRUN) if name else 0
