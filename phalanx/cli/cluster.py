@@ -6,16 +6,23 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.cluster import explain
+from phalanx.cli import run
+from phalanx.cluster import explain, resolve
+from phalanx.cluster.inspection import inspect
+from phalanx.errors import SettingError, message
+from phalanx.host import files
+from phalanx.text import quote
 
 _TEACH = """\
 actions:
   explain    what each environment says, which one counts, what conflicts; asks nobody, starts nothing
+  check      run on every node at the same time: do the workers reach each other, and run the same?
 
 examples:
   phalanx cluster explain                          here and now
   srun phalanx cluster explain                     in each task of a Slurm job
   TF_CONFIG='{...}' phalanx cluster explain        before you start for real
+  srun phalanx cluster check --shared /data train.py
 """
 
 _EXPLAIN = """\
@@ -41,6 +48,27 @@ verdicts:
 
 Exit code 2 where there is no cluster to run on.
 """
+
+
+_CHECK = """\
+run it where the training will run, once for each worker, as the training would be started:
+  srun phalanx cluster check --shared /data train.py
+  kubectl: as the command of the pods of `phalanx manifest kubernetes`
+  by hand, in one terminal of each machine: TF_CONFIG='{...}' phalanx cluster check
+
+what is checked:
+  presence     every worker connects within the timeout; each has an index of its own
+  names        each name has an address on every machine, and none is loopback (127.0.1.1 in /etc/hosts)
+  ports        each worker listens at its own address only; every other one gets there, in both directions
+               (more than 8 workers: neighbours, and everybody with the chief)
+  versions     of Python, Phalanx, JAX, Keras and NumPy; the text of the script, if you name it
+  clocks       within a second
+  --shared     what one worker writes there the others see, and the other way round
+  speed        a table, on the chief: milliseconds there and back, million bytes a second
+
+Exit code 0 where nothing is wrong, 1 where something is: on every worker alike. No JAX is loaded.
+"""
+_TIMEOUT = "30"
 
 
 def describe(commands: Any, name: str) -> None:
@@ -70,6 +98,20 @@ def describe(commands: Any, name: str) -> None:
         allow_abbrev=False,
     )
 
+    check = actions.add_parser(
+        "check",
+        help="whether the workers reach each other and run the same; run it on every node",
+        description="Meet the other workers and check what training needs: names, ports, versions, clocks.",
+        epilog=_CHECK,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    check.add_argument(
+        "--timeout", metavar="S", default=_TIMEOUT, help="seconds to wait for all (default: 30)"
+    )
+    check.add_argument("--shared", metavar="DIR", help="a directory that should be the same on all")
+    check.add_argument("script", nargs="?", help="the script that should be the same on all")
+
 
 def act(options: argparse.Namespace) -> None:
     """Do the action, or print the help where there is none.
@@ -91,4 +133,21 @@ def _explain(options: argparse.Namespace) -> None:
     print(f"\n{resolution.spec}")
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {"explain": _explain}
+def _check(options: argparse.Namespace) -> None:
+    seconds = run.whole(options.timeout, "--timeout", "phalanx cluster check --timeout 30", most=86_400)
+    for what, path, kind in (("--shared", options.shared, "folder"), ("The script", options.script, "file")):
+        if path is not None and files.kind(path) != kind:
+            raise SettingError(
+                message(
+                    f"{what} is a {kind} on every machine.",
+                    f"{quote(path)} is {'not there' if files.kind(path) == 'nothing' else 'none'}",
+                    "phalanx cluster check --shared /data train.py",
+                )
+            )
+    report = inspect(resolve(), float(seconds or 30), options.shared, options.script)
+    print(report, flush=True)
+    if report.findings:
+        raise SystemExit(1)
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {"check": _check, "explain": _explain}

@@ -7,6 +7,9 @@ import importlib.metadata
 import os
 import pathlib
 import sys
+import time
+
+SCRIPT = "script (SHA-256)"
 
 
 def cpu_count() -> int:
@@ -14,12 +17,21 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def card() -> dict[str, str]:
-    """What must be the same on every worker of a run: versions, and the script's text."""
+def clock() -> float:
+    """Seconds since 1970, as this machine believes."""
+    return time.time()
+
+
+def card(script: str | None = None) -> dict[str, str]:
+    """What must be the same on every worker of a run: versions, and the script's text.
+
+    Args:
+        script: The script's path; the one that runs by default.
+    """
     names = ("phalanx", "jax", "jaxlib", "keras", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
     python = ".".join(map(str, sys.version_info[:2]))
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    script = script or getattr(sys.modules.get("__main__"), "__file__", None)
     found = pathlib.Path(script) if script else None
     text = found.read_bytes() if found is not None and found.is_file() else b""
-    return versions | {"python": python, "script (SHA-256)": hashlib.sha256(text).hexdigest()[:16]}
+    return versions | {"python": python, SCRIPT: hashlib.sha256(text).hexdigest()[:16]}

@@ -26,7 +26,7 @@ def sbatch(job: Job) -> str:
     """The batch script.
 
     `srun` tells each task its place, which `phalanx.cluster.slurm.parse` reads. The first task that fails
-    ends the step; with `max_restarts` the script starts the step again in the same allocation, each time counted.
+    ends the step; with `max_restarts` the script starts the step again in the same allocation.
 
     Args:
         job: The run.
