@@ -10,6 +10,7 @@ from typing import Any
 
 from phalanx.errors import SettingError, message
 from phalanx.host import accelerators, env, files, machine, procs
+from phalanx.launch.on_ray import RayJob, supervise_on_ray
 from phalanx.launch.plan import WorkersPlan, plan_workers
 from phalanx.launch.replicas import RunPlan, plan_run
 from phalanx.launch.supervise import Settings, supervise
@@ -39,16 +40,23 @@ signal n, and the last lines of its standard error come last. Ctrl-C (130) and S
 worker and all that it started, with SIGKILL after the grace time. A worker that leaves with code {PREEMPTED}
 was preempted: with --max-restarts it starts again without counting. No worker reads standard input.
 
+with --on ray, the workers are placed on the nodes of a Ray cluster, all at once or none: one CPU for each,
+and a GPU for each replica where the cluster has some. Output, exit codes, Ctrl-C and restarts are as above.
+The script is at the same path on every node; variables named KERAS_*, JAX_*, XLA_*, NCCL_*, TF_CPP_*, NPROC
+and PYTHONPATH go with it. Ray is installed with: pip install 'phalanx[ray]'
+
 examples:
   phalanx run train.py                              every accelerator, or one CPU replica
   phalanx run --replicas 2 train.py --epochs 3      --epochs goes to the script
   phalanx run --workers 2 --replicas 2 train.py     two processes, two replicas each
+  phalanx run --on ray --workers 4 train.py         four processes on the nodes of a Ray cluster
   phalanx run --replicas 8 -m pytest tests          a module instead of a script
   phalanx run -- -odd-name.py                       a script whose name starts with a dash
 """
 
+_RAY = {"--on": "--on ray", "--address": "--on ray --address auto"}
 _EXAMPLES = {"--max-restarts": "--max-restarts 3", "--grace": "--grace 5", "--port": "--port 7000"}
-_TAKES_A_VALUE = ("--replicas", "--workers", *_EXAMPLES)
+_TAKES_A_VALUE = ("--replicas", "--workers", *_RAY, *_EXAMPLES)
 _WORKERS, _PORTS = 1024, 65_535
 
 
@@ -80,6 +88,10 @@ def describe(commands: Any, name: str) -> None:
     parser.add_argument("--grace", metavar="S", help="seconds from SIGTERM to SIGKILL (default: 5)")
     parser.add_argument(
         "--port", metavar="P", help="port of worker 0, the next for the others (default: free ones)"
+    )
+    parser.add_argument("--on", metavar="ray", help="where workers run (default: on this machine)")
+    parser.add_argument(
+        "--address", metavar="A", help="the Ray cluster's address (default: the one it finds)"
     )
     parser.add_argument("-m", dest="module", metavar="module", help="run a module, as python -m does")
     parser.set_defaults(rest=[])
@@ -126,6 +138,16 @@ def act(options: argparse.Namespace) -> None:
     settings = _settings(options, workers)
     arguments = _script_arguments(options.module, options.rest)
     environ = env.snapshot()
+    if _on_ray(options, workers):
+        script = None if options.module else options.rest[0]
+        job = RayJob(
+            arguments=arguments,
+            script=script,
+            workers=workers or 1,
+            replicas=replicas,
+            address=options.address,
+        )
+        raise SystemExit(supervise_on_ray(job, environ, settings))
     found, cpus = accelerators.look(), machine.cpu_count()
     if workers is None:
         plan = plan_run(replicas, environ, found, cpus)
@@ -134,6 +156,27 @@ def act(options: argparse.Namespace) -> None:
     several = plan_workers(workers, replicas, environ, found, cpus)
     _say(several)
     raise SystemExit(supervise(arguments, several, environ, settings))
+
+
+def _on_ray(options: argparse.Namespace, workers: int | None) -> bool:
+    if options.on is None and options.address is None:
+        return False
+    received = None
+    if options.on != "ray":
+        received = f"--on {options.on}" if options.on else f"--address {options.address} without --on"
+    elif workers is None:
+        received = "--on ray without --workers"
+    elif options.port is not None:
+        received = f"--on ray --port {options.port}: ports are free ones of each node"
+    if received is not None:
+        raise SettingError(
+            message(
+                "Workers run on this machine or on a Ray cluster.",
+                received,
+                "phalanx run --on ray --workers 2 train.py",
+            )
+        )
+    return True
 
 
 def _say(plan: RunPlan | WorkersPlan) -> None:

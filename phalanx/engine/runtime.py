@@ -74,7 +74,8 @@ def join(
         process_id=process,
         cluster_detection_method="deactivate",
         initialization_timeout=max(1, round(timeout)),
-        heartbeat_timeout_seconds=seconds,
+        heartbeat_timeout_seconds=3 * seconds
+        + 10,  # JAX aborts without a word: the watch, who names, goes first
         shutdown_timeout_seconds=seconds,
     )
 

@@ -72,6 +72,12 @@ def current_script() -> str | None:
     return shlex.join(["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]])
 
 
+def write_error(text: str) -> None:
+    """Write a line to standard error at once, from any thread, whatever became of `sys.stderr`."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+
+
 def end_now(code: int, text: str) -> NoReturn:
     """Write why, and end the process at once: no exit handlers, which may wait for those that are gone.
 
@@ -83,6 +89,5 @@ def end_now(code: int, text: str) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()
     if text:
-        with contextlib.suppress(OSError):
-            os.write(2, f"{text}\n".encode())
+        write_error(text)
     os._exit(code)

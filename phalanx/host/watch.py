@@ -158,3 +158,11 @@ def _fill_standard_streams() -> None:
 
 def _heard(number: int, frame: FrameType | None) -> None:
     """Python notes the signal for `wait` before it calls this."""
+
+
+def pause(readers: Collection[int], until: float) -> None:
+    """Wait until one of several file descriptors has bytes, or until a moment of the clock of `now`."""
+    poll = select.poll()
+    for each in readers:
+        poll.register(each, select.POLLIN)
+    poll.poll(max(0, round(1000 * (until - now()) + 0.5)))

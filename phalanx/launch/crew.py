@@ -128,8 +128,7 @@ class Crew:
                     if number not in worker.streams or not watch.has_bytes(number):
                         break
                     self._hear(worker, number)
-            for stream, lines in worker.lines.items():
-                self._show(worker, stream, lines.flush())
+            flush(self._turns, worker)
         self.close()
 
     def close(self) -> None:
@@ -146,16 +145,35 @@ class Crew:
             watch.close(number)
             del worker.streams[number]
             return
-        if worker.index == 0:
-            self._turns.console.chief(stream, data, watch.now())
-        self._show(worker, stream, worker.lines[stream].feed(data))
+        hear(self._turns, worker, stream, data)
 
-    def _show(self, worker: Worker, stream: int, lines: Sequence[bytes]) -> None:
-        if stream == ERR:
-            worker.tail.add(lines)
-        if worker.index:
-            visible = [line for line in map(shown, lines) if line is not None]
-            self._turns.console.other(stream, worker.index, visible, watch.now())
+
+def hear(turns: Turns, worker: Worker, stream: int, data: bytes) -> None:
+    """Show what a worker has said.
+
+    Args:
+        turns: Where it is shown.
+        worker: Who said it.
+        stream: `OUT` or `ERR`.
+        data: The bytes.
+    """
+    if worker.index == 0:
+        turns.console.chief(stream, data, watch.now())
+    _show(turns, worker, stream, worker.lines[stream].feed(data))
+
+
+def flush(turns: Turns, worker: Worker) -> None:
+    """Show the last line of a worker, though it has no end."""
+    for stream, lines in worker.lines.items():
+        _show(turns, worker, stream, lines.flush())
+
+
+def _show(turns: Turns, worker: Worker, stream: int, lines: Sequence[bytes]) -> None:
+    if stream == ERR:
+        worker.tail.add(lines)
+    if worker.index:
+        visible = [line for line in map(shown, lines) if line is not None]
+        turns.console.other(stream, worker.index, visible, watch.now())
 
 
 def first_failure(ended: Sequence[Ended]) -> Ended | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from phalanx.errors import PhalanxError, SettingError, message
@@ -64,25 +64,47 @@ def supervise(
     """
     with watch.Watch() as eyes, family.Family() as processes:
         turns = Turns(eyes)
-        history: list[Exit] = []
-        while True:
-            try:
-                exit, last_lines = _run_once(arguments, plan, environ, settings, history, turns, processes)
-            except PhalanxError:
-                turns.write_rest()
-                raise
-            decision = decide(history, exit, watch.now(), settings.policy)
-            if decision.action == "restart":
-                after = f" in {decision.delay:.1f} s" if decision.delay else ""
-                turns.console.say(decision.reason + after)
-                turns.pause(decision.delay)
-            elif exit.code and exit.told is None:
-                turns.console.say(_last_words(decision.reason, last_lines, len(plan.changes)))
-            if decision.action == "stop" or turns.told is not None:
-                code = exit.code if turns.told is None else family.exit_code(turns.told)
-                turns.write_rest()
-                return code
-            history.append(exit)
+
+        def run_once(history: Sequence[Exit]) -> tuple[Exit, str]:
+            return _run_once(arguments, plan, environ, settings, history, turns, processes)
+
+        return repeat(run_once, turns, settings.policy, len(plan.changes))
+
+
+def repeat(
+    run_once: Callable[[Sequence[Exit]], tuple[Exit, str]], turns: Turns, policy: Policy, workers: int
+) -> int:
+    """Run all workers, and again if the policy says so, wherever they are.
+
+    Args:
+        run_once: Given the ends of the earlier runs, runs once; returns the end, and the last lines of the
+            worker that brought it about.
+        turns: The launcher's waits.
+        policy: Whether they start again.
+        workers: How many there are.
+
+    Returns:
+        The exit code.
+    """
+    history: list[Exit] = []
+    while True:
+        try:
+            exit, last_lines = run_once(history)
+        except PhalanxError:
+            turns.write_rest()
+            raise
+        decision = decide(history, exit, watch.now(), policy)
+        if decision.action == "restart":
+            after = f" in {decision.delay:.1f} s" if decision.delay else ""
+            turns.console.say(decision.reason + after)
+            turns.pause(decision.delay)
+        elif exit.code and exit.told is None:
+            turns.console.say(_last_words(decision.reason, last_lines, workers))
+        if decision.action == "stop" or turns.told is not None:
+            code = exit.code if turns.told is None else family.exit_code(turns.told)
+            turns.write_rest()
+            return code
+        history.append(exit)
 
 
 def _run_once(
@@ -110,9 +132,9 @@ def _run_once(
             while exit.told is None and decide(history, exit, watch.now(), settings.policy).action == "wait":
                 ended = crew.turn(None)
                 culprit = first_failure(ended)
-                exit = _exit(culprit or next(iter(ended), None), started, crew.running, turns.told)
+                exit = ending(culprit or next(iter(ended), None), started, crew.running, turns.told)
             if turns.told is not None and crew.running:
-                turns.console.say(_farewell(turns.told, crew.running, settings.grace))
+                turns.console.say(farewell(turns.told, crew.running, settings.grace))
             crew.end(settings.grace)
             crew.hear_rest()
             processes.forget()
@@ -123,7 +145,7 @@ def _run_once(
     return replace(exit, told=turns.told, port_taken=taken), text
 
 
-def _exit(ended: Ended | None, started: float, running: int, told: str | None) -> Exit:
+def ending(ended: Ended | None, started: float, running: int, told: str | None) -> Exit:
     """The end of a worker as the policy sees it; where none has ended, one that waits for all."""
     if ended is None:
         return Exit(code=0, started=started, ended=started, running=running, told=told)
@@ -138,7 +160,8 @@ def _exit(ended: Ended | None, started: float, running: int, told: str | None) -
     )
 
 
-def _farewell(told: str, running: int, grace: float) -> str:
+def farewell(told: str, running: int, grace: float) -> str:
+    """What is said to a launcher that is told to end."""
     why = "the output can no more be written" if told == "SIGPIPE" else told
     return f"{why}: {many(running, 'worker')} asked to end, killed after {grace:g} s"
 

@@ -16,6 +16,9 @@ from phalanx.host import procs
 from phalanx.host.wire import Wire
 from phalanx.restart import LOST
 
+_SOON = 1.0  # seconds in which Python mostly finds out by itself
+_CHIEFLESS = 3.0  # seconds: JAX aborts a process that has lost the chief, which serves its runtime
+
 
 class Watch:
     """Keeps watch, turns a loss into `WorkerLost`, and lets a worker leave without waiting for the dead.
@@ -50,7 +53,11 @@ class Watch:
         threading.Thread(target=self._end_if_stuck, args=(loss,), name="phalanx-loss", daemon=True).start()
 
     def _end_if_stuck(self, loss: Loss) -> None:
-        if not self._told.wait(2 * self.timeout + 5):
+        if self._told.wait(_SOON):
+            return
+        procs.write_error(f"phalanx: {loss}")
+        patience = _CHIEFLESS if loss.worker == 0 else 2 * self.timeout + 5
+        if not self._told.wait(patience - _SOON):
             procs.end_now(LOST, f"phalanx: {loss}. This worker could not stop by itself, so it ends here.")
 
     def _on_exception(self, kind: Any, error: Any, trace: Any) -> None:

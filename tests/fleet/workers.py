@@ -70,9 +70,11 @@ class Fleet:
         count: How many.
         replicas: CPU replicas of each.
         only: Indices that are started; all by default.
+        configs: TF_CONFIG of a worker, by index; loopback addresses by default.
+        prefixes: What stands before a worker's command, by index: the host on which it runs.
     """
 
-    def __init__(self, script, folder, count=2, replicas=1, only=None, configs=None):
+    def __init__(self, script, folder, count=2, replicas=1, only=None, configs=None, prefixes=None):
         ports = free_ports(count)
         self.ports = ports
         path = folder / "script.py"
@@ -93,7 +95,13 @@ class Fleet:
                 "WORKER": str(index),
             }
             self.running[index] = subprocess.Popen(
-                [sys.executable, "-W", "ignore::DeprecationWarning", str(path)],
+                [
+                    *(prefixes or {}).get(index, ()),
+                    sys.executable,
+                    "-W",
+                    "ignore::DeprecationWarning",
+                    str(path),
+                ],
                 env=environ,
                 cwd=folder,
                 stdout=subprocess.PIPE,
