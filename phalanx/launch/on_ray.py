@@ -138,8 +138,11 @@ class _Gang:
         if ray.cluster_resources().get("GPU", 0) and self._environ.get("JAX_PLATFORMS", "") != "cpu":
             gpus = job.replicas or 1
         bundle = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
-        self._group = ray.util.placement_group([bundle] * job.workers, strategy="SPREAD")
-        if not self._group.wait(_PLACED):
+        found = ray.cluster_resources()
+        room = all(found.get(kind, 0) >= count * job.workers for kind, count in bundle.items())
+        if room:
+            self._group = ray.util.placement_group([bundle] * job.workers, strategy="SPREAD")
+        if not room or not self._group.wait(_PLACED):
             raise SettingError(
                 message(
                     "All workers have a place at once, or none starts.",
