@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from phalanx.cluster.spec import ClusterSpec, is_loopback, join
 from phalanx.errors import message
+from phalanx.host import machine
 from phalanx.text import many, quote, table
 
 MOST_CLOCK = 1.0
@@ -132,7 +133,7 @@ def cards(found: Mapping[int, Mapping[str, str]], chief: int) -> list[str]:
     """
     findings = []
     wanted = found[chief]
-    for name in sorted({name for card in found.values() for name in card}):
+    for name in sorted({name for card in found.values() for name in card if name in machine.CARD}):
         odd = {i: card.get(name, "") for i, card in found.items() if card.get(name) != wanted.get(name)}
         if odd:
             those = ", ".join(f"worker {i} has {quote(text)}" for i, text in list(odd.items())[:8])
@@ -141,7 +142,7 @@ def cards(found: Mapping[int, Mapping[str, str]], chief: int) -> list[str]:
                     f"All workers have the same {name}.",
                     f"the chief has {quote(wanted.get(name, ''))}, {those}",
                     f"pip install {name}=={wanted.get(name, '')}   # on those"
-                    if name[:1].islower() and " " not in name and name != "python"
+                    if name in machine.PACKAGES
                     else "copy it from the chief to all others",
                 )
             )

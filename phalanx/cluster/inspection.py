@@ -13,9 +13,10 @@ from typing import Any
 from phalanx.cluster import check
 from phalanx.cluster.check import Line, Report
 from phalanx.cluster.rendezvous import meet
-from phalanx.cluster.spec import ClusterSpec, is_loopback
+from phalanx.cluster.spec import ClusterSpec, is_host, is_loopback
 from phalanx.errors import ClusterError, message
 from phalanx.host import files, machine, probe, wire
+from phalanx.text import quote
 
 _ANSWER = 30.0  # seconds for one answer
 _WAY = 15.0  # seconds for one measurement
@@ -116,7 +117,7 @@ def _lead(spec: ClusterSpec, lines: Mapping[int, wire.Wire], own: _Own) -> Repor
             before = machine.clock()
             theirs = float(ask(worker, {"ask": "clock"})["clock"])
             clocks[worker] = theirs - (before + machine.clock()) / 2
-        hosts = {worker: (str(each["host"]), int(each["port"])) for worker, each in said.items()}
+        hosts = {worker: _place(each) for worker, each in said.items()}
         if own.folder is not None:
             blind = _share(own, lines, ask)
         for source, target in check.pairs(spec.num_workers):
@@ -133,7 +134,7 @@ def _lead(spec: ClusterSpec, lines: Mapping[int, wire.Wire], own: _Own) -> Repor
         gone.append(str(error) if isinstance(error, _Gone) else f"an answer that is none: {error}")
     report = Report(
         workers=spec.num_workers,
-        findings=tuple([*own.found, *gone] if gone else findings),
+        findings=tuple(map(_plain, [*own.found, *gone] if gone else findings)),
         lines=tuple(measured),
         checked=_checked(own),
     )
@@ -160,14 +161,26 @@ def _follow(spec: ClusterSpec, line: wire.Wire, own: _Own) -> Report:
         if question is None or question.get("ask") not in ("end", *_ANSWERS):
             text = message(
                 "The chief leads the check to its end.",
-                f"worker {spec.chief} went away, or said {str(question)[:80]}",
+                f"worker {spec.chief} went away, or said {quote(str(question))}",
                 f"look at the output of worker {spec.chief}",
             )
             return Report(workers=spec.num_workers, findings=(*own.found, text), checked=_checked(own))
         if question["ask"] == "end":
-            findings = tuple(str(text) for text in question.get("findings", ()))
+            findings = tuple(_plain(str(text)) for text in question.get("findings", ()))
             return Report(workers=spec.num_workers, findings=findings, checked=_checked(own))
         line.send(_answer(question, own))
+
+
+def _place(said: Mapping[str, Any]) -> tuple[str, int]:
+    host, port = str(said["host"]), int(said["port"])
+    if not is_host(host) or not 0 < port < 65536:
+        raise ValueError(quote(f"{host}:{port}"))
+    return host, port
+
+
+def _plain(text: str) -> str:
+    """A text from the network, so that nothing in it acts on a terminal."""
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
 
 
 def _hello(own: _Own) -> dict[str, Any]:

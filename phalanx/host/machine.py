@@ -10,6 +10,8 @@ import sys
 import time
 
 SCRIPT = "script (SHA-256)"
+PACKAGES = ("phalanx", "jax", "jaxlib", "keras", "numpy")
+CARD = (*PACKAGES, "python", SCRIPT)
 
 
 def cpu_count() -> int:
@@ -28,8 +30,7 @@ def card(script: str | None = None) -> dict[str, str]:
     Args:
         script: The script's path; the one that runs by default.
     """
-    names = ("phalanx", "jax", "jaxlib", "keras", "numpy")
-    versions = {name: importlib.metadata.version(name) for name in names}
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     python = ".".join(map(str, sys.version_info[:2]))
     script = script or getattr(sys.modules.get("__main__"), "__file__", None)
     found = pathlib.Path(script) if script else None

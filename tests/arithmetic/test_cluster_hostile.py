@@ -30,6 +30,7 @@ FULL = {
     },
     "slurm": {
         "SLURM_JOB_ID": "1",
+        "JAX_COORDINATOR_PORT": "7000",
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_NODELIST": "s[1-2]",
         "SLURM_STEP_NUM_TASKS": "2",

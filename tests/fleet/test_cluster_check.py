@@ -9,6 +9,9 @@ import threading
 
 import pytest
 
+from phalanx.cluster.rendezvous import meet
+from phalanx.errors import ClusterError
+from phalanx.host import wire
 from tests.fleet.workers import ROOT, free_ports, tf_config
 
 SAME = "print('train')\n"
@@ -101,9 +104,6 @@ def test_a_check_never_mixes_with_a_training(tmp_path):
     said = []
 
     def training():
-        from phalanx.cluster.rendezvous import meet
-        from phalanx.errors import ClusterError
-
         try:
             meet(("127.0.0.1", ports[0]), {0: "a", 1: "b"}, 0, {"jax": "1"}, 30.0)
         except ClusterError as error:
@@ -143,21 +143,40 @@ def test_bad_input_is_three_parts_and_exit_code_2(options, received, tmp_path):
     assert code == 2 and not out and received in err.splitlines()[1]
 
 
-def test_a_worker_that_goes_away_in_the_middle_is_named(tmp_path):
-    """A peer that says hello and then nothing more."""
+HELLO = {
+    "card": {"phalanx": "\x1b[2J", "$(id)": "1"},
+    "host": "127.0.0.1",
+    "port": 1,
+    "found": ["\x1b[2J$(id)"],
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "worker 1 gave no answer"),
+        ({"host": "$(touch owned)", "port": 1}, "an answer that is none: '$(touch owned):1'"),
+        ({"error": "\x1b[2Jno"}, "?[2Jno"),
+    ],
+)
+def test_a_worker_that_goes_away_or_lies_is_named_and_nothing_of_it_acts(answer, said, tmp_path):
     ports = free_ports(2)
     out = []
     chief = threading.Thread(
         target=lambda: out.append(check(tmp_path, only=(0,), configs={0: tf_config(ports, 0)}))
     )
     chief.start()
-    from phalanx.host import wire
-
     line = wire.connect("127.0.0.1", ports[0], wire.now() + 30)
     line.send({"phalanx": 1, "worker": 1, "workers": 2, "card": {"purpose": "phalanx cluster check"}})
     assert line.receive(wire.now() + 30) == {"welcome": 2}
+    if answer is not None:
+        for reply in (HELLO | answer, {"clock": 0.0}):
+            line.receive(wire.now() + 30)
+            line.send(reply)
     line.socket.shutdown(socket.SHUT_RDWR)
     line.close()
     chief.join(60)
-    code, text, _ = out[0][0]
-    assert code == 1 and "worker 1 gave no answer" in text
+    code, text, err = out[0][0]
+    assert code == 1 and said in text and not err
+    assert all(each.isprintable() for each in text.splitlines())
+    assert not (tmp_path / "0" / "owned").exists()

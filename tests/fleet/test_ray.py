@@ -114,6 +114,21 @@ def test_the_first_failure_ends_all_is_named_and_restarts_by_the_policy(launch):
     assert err.rstrip().endswith("row 17 holds no number")
 
 
+def test_a_worker_that_is_gone_with_its_node_counts_as_killed(launch):
+    """Its actor dies, and the script with it; the others are ended."""
+    code, _, err = finish(
+        launch(
+            FAILS.replace('sys.exit("row 17 holds no number")', "os.kill(os.getppid(), 9)"), "--grace", "1"
+        ),
+        60,
+    )
+    assert (
+        code == 137
+        and "worker 1 was ended by SIGKILL (code 137)" in err
+        and "its node or actor is gone" in err
+    )
+
+
 def test_ctrl_c_ends_all_workers(launch, tmp_path):
     process = launch(
         "import os, time\nopen(os.environ['TF_CONFIG'][-3] + '.pid', 'w').write(str(os.getpid()))\nprint('here', flush=True)\ntime.sleep(600)\n",

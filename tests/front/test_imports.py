@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("jax", "keras", "numpy", "tensorflow", "torch", "pandas", "grain")
+HEAVY = ("jax", "keras", "numpy", "tensorflow", "torch", "pandas", "grain", "ray")
 
 
 def loaded_after(code, **environ):
