@@ -33,10 +33,7 @@ SEEDS = (0, 1, 2, 3, 4)
 RATES = {"SGD": 0.1, "Adam": 1e-3}
 ROWS = 4096
 WARMUP_SHARE = 0.1
-HEAD = """# Study: what each scaling rule costs
-
-Made by `python benchmarks/recipe_study.py`; do not edit.
-"""
+BEGIN, END = "<!-- tables: made by benchmarks/recipe_study.py -->", "<!-- end of tables -->"
 
 
 def accuracy(optimizer: str, rule: str, warm: bool, batch: int, seed: int, epochs: int, data: Any) -> float:
@@ -189,10 +186,17 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "runs.json").write_text(json.dumps(found, indent=1) + "\n")
     draw(found, args.out / "accuracy.png")
-    parts = [HEAD, "![Test accuracy against batch](accuracy.png)", ""]
+    page = args.out / "index.md"
+    page.write_text(with_tables(page.read_text() if page.exists() else f"{BEGIN}{END}", found))
+
+
+def with_tables(page: str, found: list[dict[str, Any]]) -> str:
+    """The page with these runs' tables in the place of the old ones; its words stay."""
+    parts = []
     for optimizer, rate in RATES.items():
         parts += [f"## {optimizer}, {rate:g} at a batch of {BASE_BATCH}", "", table(found, optimizer), ""]
-    (args.out / "table.md").write_text("\n".join(parts))
+    before, _, rest = page.partition(BEGIN)
+    return before + "\n".join([BEGIN, "", *parts, ""]).rstrip("\n") + "\n\n" + END + rest.partition(END)[2]
 
 
 if __name__ == "__main__":
