@@ -108,17 +108,38 @@ def names(spec: ClusterSpec, found: Mapping[str, Sequence[str]]) -> list[str]:
                     f"getent hosts {host}   # or write addresses instead of names",
                 )
             )
-        elif any(is_loopback(each) for each in addresses):
-            own = next(each for each in addresses if is_loopback(each))
-            findings.append(
-                message(
-                    "In a cluster of several machines no name means the machine that reads it.",
-                    f"on worker {spec.index}, {host} is {own}: worker {index} would wait there, "
-                    "and no other worker gets there",
-                    f"sed -n '/{host}/p' /etc/hosts   # take {host} away from {own}, or write its address",
-                )
-            )
+        elif any(map(is_loopback, addresses)):
+            findings.append(_itself(spec, index, next(filter(is_loopback, addresses))))
     return findings
+
+
+def itself(spec: ClusterSpec, found: Mapping[str, Sequence[str]]) -> str | None:
+    """Whether a worker would listen, or knock, at its own machine instead of at the cluster.
+
+    Args:
+        spec: The cluster.
+        found: Addresses that this machine gives to some of its names; none for a name that has none yet.
+
+    Returns:
+        The finding for the first name that means loopback and nothing else, or None.
+    """
+    if all(is_loopback(host) for host, _ in spec.workers):
+        return None
+    for index, (host, _) in enumerate(spec.workers):
+        addresses = found.get(host, ())
+        if addresses and all(map(is_loopback, addresses)):
+            return _itself(spec, index, addresses[0])
+    return None
+
+
+def _itself(spec: ClusterSpec, index: int, address: str) -> str:
+    host = spec.workers[index][0]
+    return message(
+        "In a cluster of several machines no name means the machine that reads it.",
+        f"on worker {spec.index}, {host} is {address}: worker {index} would wait there, "
+        "and no other worker gets there",
+        f"sed -n '/{host}/p' /etc/hosts   # take {host} away from {address}, or write its address",
+    )
 
 
 def cards(found: Mapping[int, Mapping[str, str]], chief: int) -> list[str]:

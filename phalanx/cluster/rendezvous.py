@@ -57,6 +57,7 @@ def _host(
 ) -> dict[int, wire.Wire]:
     there: dict[int, tuple[wire.Wire, Mapping[str, str]]] = {}
     wrong: ClusterError | None = None
+    wire.wait_for_name(coordinator[0], deadline)
     try:
         with wire.listen(*coordinator) as listener:
             while wrong is None and len(there) < len(workers) - 1:

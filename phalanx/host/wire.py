@@ -139,3 +139,9 @@ def addresses_of(host: str) -> list[str]:
         return sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
     except OSError:
         return []
+
+
+def wait_for_name(host: str, deadline: float) -> None:
+    """Wait until a name has an address; a new pod's name comes some seconds after the pod."""
+    while not addresses_of(host) and now() < deadline:
+        time.sleep(min(0.5, max(0.0, deadline - now())))

@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from phalanx.cluster import check
 from phalanx.cluster.rendezvous import meet
 from phalanx.cluster.resolution import resolve
 from phalanx.cluster.spec import ClusterSpec
 from phalanx.engine import runtime
-from phalanx.errors import SettingError, WorkerLost, message, warn
-from phalanx.host import machine
+from phalanx.errors import ClusterError, SettingError, WorkerLost, message, warn
+from phalanx.host import machine, wire
 from phalanx.precision import Precision
 from phalanx.strategies.base import Strategy
 from phalanx.strategies.watch import Watch
@@ -171,6 +172,10 @@ def _join(spec: ClusterSpec, connect_timeout: float, peer_timeout: float) -> run
     workers = {i: known[i] if i < len(known) else "address unknown" for i in range(spec.num_workers)}
     assert spec.coordinator is not None  # a ClusterSpec of several workers has one
     coordinator = _split(spec.coordinator)
+    own = known[spec.index] if spec.index < len(known) else spec.coordinator
+    near = {host: wire.addresses_of(host) for host in {coordinator[0], _split(own)[0]}}
+    if (wrong := check.itself(spec, near)) is not None:
+        raise ClusterError(wrong)
     lines = meet(coordinator, workers, spec.index, machine.card(), connect_timeout, spec.chief)
     runtime.join(
         spec.coordinator,

@@ -14,6 +14,19 @@ def test_a_name_that_means_the_machine_itself_is_found_among_several_machines(ad
     assert f"on worker 0, b is {address}" in found and "/etc/hosts" in found
 
 
+def test_a_name_that_means_this_machine_and_nothing_else_is_refused_at_the_start():
+    assert "on worker 0, b is 127.0.1.1" in check.itself(TWO, {"a": ["10.0.0.1"], "b": ["127.0.1.1"]})
+    assert (
+        check.itself(TWO, {"a": [], "b": ["10.0.0.2", "::1"]}) is None
+    )  # not yet known; one of them will do
+    assert (
+        check.itself(
+            ClusterSpec(workers=(("localhost", 1), ("localhost", 2)), source="mine"), {"localhost": ["::1"]}
+        )
+        is None
+    )
+
+
 def test_a_name_without_an_address_is_found():
     (found,) = check.names(TWO, {"a": ["10.0.0.1"], "b": []})
     assert "on worker 0, b (worker 1) has none" in found and "getent hosts b" in found

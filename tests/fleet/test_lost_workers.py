@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.fleet.hosts import listening
 from tests.fleet.workers import Fleet, run
 
 ENDLESS = """
@@ -25,6 +26,8 @@ def test_a_worker_that_dies_or_stands_still_is_named_with_its_place(how, tmp_pat
     """Reports, row 15: named within the peer timeout, and nobody hangs."""
     with Fleet(ENDLESS, tmp_path) as fleet:
         assert fleet.line(0) == fleet.line(1) == "training"
+        for worker in fleet.running.values():  # local workers: nobody outside gets in
+            assert listening(worker.pid) == {"127.0.0.1"}
         fleet.kill(1, getattr(signal, how))
         since = time.monotonic()
         out, err = fleet.running[0].communicate(timeout=60)

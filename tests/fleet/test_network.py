@@ -65,11 +65,13 @@ def test_workers_listen_on_the_address_that_the_cluster_names_and_a_cut_link_is_
     assert noticed < 20  # the watch's 5 s on a busy machine
 
 
-def test_local_workers_listen_on_loopback_only(tmp_path):
-    with Fleet(ENDLESS, tmp_path) as fleet:
-        assert fleet.line(0) == fleet.line(1) == "training"
-        for index in (0, 1):
-            assert listening(fleet.running[index].pid) == {"127.0.0.1"}
+def test_a_worker_whose_own_name_is_loopback_is_refused_before_it_connects(hosts, tmp_path):
+    """Reports, row 4."""
+    hosts.write_hosts(1, f"127.0.0.1 localhost\n127.0.1.1 node1\n{hosts.addresses[0]} node0\n")
+    with Fleet("cluster()", tmp_path, only=[1], **on(hosts)) as fleet:
+        ended = fleet.wait(60)[1]
+    assert ended.code == 1 and "ClusterError" in ended.err
+    assert "on worker 1, node1 is 127.0.1.1" in ended.err and "/etc/hosts" in ended.err
 
 
 def check(hosts, folder):
