@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from phalanx.data.sharding import Sharding
 from phalanx.describe import Description, Work
 from phalanx.engine import devices as device_door
 from phalanx.engine import keras as engine
@@ -92,6 +93,8 @@ class Strategy(engine.Distribution):
         self.view = view
         self.host_only = tuple(host_only)
         self.precision = precision or Precision()
+        self.sharding: dict[str, Sharding] = {}
+        self._said = False
         self.in_flight = device_door.steps_in_flight(found)
         self.world = World(
             processes=runtime.processes() if exchange else 1,
@@ -157,6 +160,16 @@ class Strategy(engine.Distribution):
             The counts since the strategy was made, as a value that prints as a table.
         """
         return Work(devices=self.device_names, rows=tuple(self.placement.rows_placed))
+
+    def read(self, name: str, sharding: Sharding) -> None:
+        """Note who reads what, and say once that every worker reads all."""
+        self.sharding[name] = sharding
+        if sharding.policy == "off" and self.world.processes > 1 and not self._said:
+            self._said = True
+            if self.is_chief:
+                _log.warning(
+                    "%s: %s; see 'Several machines' for what is read in parts", name, sharding.reason
+                )
 
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
         """Batches are split by rows."""

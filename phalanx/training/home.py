@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 
 from phalanx import finite_step, replica_step, step
+from phalanx.data.sharding import Sharding
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placement
 from phalanx.engine.runtime import Exchange
@@ -28,6 +29,9 @@ class Strategy(Protocol):
     exchange: Exchange | None
     is_chief: bool
     precision: Precision
+
+    def read(self, name: str, sharding: Sharding) -> None:
+        """Note who reads what."""
 
 
 @dataclass
@@ -103,7 +107,7 @@ def go_home(model: engine.Model) -> None:
         for variable in _every(model):
             value = engine.raw_value(variable)
             if placement.holds(value):
-                engine.move(variable, placement.own(value), None)
+                engine.move(variable, placement.own_copy(value), None)
             home.left[id(variable)] = engine.raw_value(variable)
 
 
