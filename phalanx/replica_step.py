@@ -33,6 +33,7 @@ class Parts:
         measure: `(metrics, loss, y_pred, batch)` -> `(logs, metrics)`.
         merges: For each non-trainable variable `"seed"`, `"mean"`, `"sum"` or `"first"`.
         sums: True if the loss adds up rows, False if it averages them.
+        row_by_row: True if the forward pass changes no variable.
     """
 
     loss: Callable[..., Any]
@@ -40,6 +41,7 @@ class Parts:
     measure: Callable[..., Any]
     merges: Sequence[str]
     sums: bool
+    row_by_row: bool = False
 
 
 def train_step(parts: Parts, mesh: Mesh) -> Step:
@@ -122,7 +124,11 @@ def _on_replica(
 
     mine = jnp.array(sizes, jnp.float32)[replica] / sum(sizes)
     say = jnp.where(mine > 0, 1.0, 0.0) if parts.sums else mine
-    loss, gradients = _all_reduce(axis, _scaled((loss, gradients), say))
+    changes = [new - old for new, old in zip(new_metrics, metrics, strict=True)]
+    (loss, gradients), changes = _all_reduce(axis, (_scaled((loss, gradients), say), changes))
+    metrics = [old + change for old, change in zip(metrics, changes, strict=True)]
+    if parts.row_by_row:
+        return loss, y_pred, gradients, list(non_trainable), metrics
     merged = _all_reduce(
         axis,
         [
@@ -132,12 +138,11 @@ def _on_replica(
             )
         ],
     )
-    deltas = _all_reduce(axis, [new - old for new, old in zip(new_metrics, metrics, strict=True)])
     non_trainable = [
         value if merge == "mean" else old + value
         for merge, old, value in zip(parts.merges, non_trainable, merged, strict=True)
     ]
-    return loss, y_pred, gradients, non_trainable, [old + d for old, d in zip(metrics, deltas, strict=True)]
+    return loss, y_pred, gradients, non_trainable, metrics
 
 
 def _contribution(merge: str, old: Any, start: Any, new: Any, replica: Any, mine: Any) -> Any:

@@ -4,6 +4,7 @@
 Keras has, so that a Keras that moved something is refused by name instead of trained wrong.
 """
 
+from phalanx.engine.keras.crossing import crossing
 from phalanx.engine.keras.data import (
     adapter,
     as_host,
@@ -123,6 +124,7 @@ __all__ = [
     "check_generator",
     "class_weights",
     "compiles",
+    "crossing",
     "current_distribution",
     "end",
     "epoch_logs",
