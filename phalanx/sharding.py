@@ -1,66 +1,56 @@
-"""Who reads what of the data when several workers train: a value, and the reason for it."""
+"""What each worker reads of the data, and why: a decision from names and numbers alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-DATA, FILE, OFF = "data", "file", "off"
-"""Each worker reads its own rows of each global batch; reads a pipeline of its own; reads everything."""
-
-_WHOLE = {
-    "PyDataset": "a PyDataset hands out whole batches",
-    "tf.data": "a tf.data pipeline hands out whole batches",
-    "DataLoader": "a torch DataLoader hands out whole batches",
-    "grain": "this grain dataset does something to whole batches after .batch()",
-    "generator": "a generator can only be run whole",
-}
+POLICIES = ("data", "file", "off")
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the workers share the reading.
+    """Which part of the data one worker reads.
 
     Args:
-        policy: `"data"`, `"file"` or `"off"`, as in tf.distribute's `AutoShardPolicy`.
-        why: The reason, one sentence.
+        policy: `"data"`: its own rows of each global batch. `"file"`: a pipeline of its own, such as its own
+            files. `"off"`: whole global batches, of which it keeps its own rows.
+        reason: Why, as a sentence.
     """
 
     policy: str
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.policy}: {self.why}"
+        return f"{self.policy}: {self.reason}"
 
 
-def decide(kind: str, workers: int, *, host_only: bool = False, whole_step: bool = False) -> Sharding:
-    """Choose who reads what.
+def decide(kind: str, *, workers: int, by_row: bool, own: bool = False, host_columns: bool = False) -> Sharding:
+    """Choose what each worker reads.
 
     Args:
-        kind: `"arrays"`, `"grain rows"` (a map dataset whose rows can be reached), `"pipelines"` (one per
-            worker), or what hands out whole batches: `"PyDataset"`, `"tf.data"`, `"DataLoader"`, `"grain"`,
-            `"generator"`.
+        kind: What the data is, for the reason: `"arrays"`, `"a PyDataset"`.
         workers: Host programs that take part.
-        host_only: True if the data has columns that stay on the host.
-        whole_step: True if the step takes the whole batch on every replica (eager steps).
+        by_row: True if any rows of a batch can be read without the others.
+        own: True if each worker has a pipeline of its own.
+        host_columns: True if columns stay on the host, where every worker has all of their rows.
 
     Returns:
-        The policy with its reason.
+        The policy and its reason.
 
     Example:
-        >>> print(decide("arrays", workers=2))
-        data: each worker reads its own rows of each batch
-        >>> print(decide("tf.data", workers=2))
-        off: every worker reads all: a tf.data pipeline hands out whole batches
-        >>> decide("arrays", workers=1).policy
-        'off'
+        >>> decide("arrays", workers=2, by_row=True).policy
+        'data'
+        >>> print(decide("a generator", workers=2, by_row=False))
+        off: the rows of a generator cannot be read one by one; every worker reads whole global batches
     """
-    if kind == "pipelines":
-        return Sharding(FILE, "each worker reads the pipeline that it was given")
+    if own:
+        return Sharding("file", "each worker reads the pipeline that its own function made")
     if workers == 1:
-        return Sharding(OFF, "there is one worker")
-    if whole_step:
-        return Sharding(OFF, "every worker reads all: eager steps take whole batches")
-    if kind in ("arrays", "grain rows") and not host_only:
-        return Sharding(DATA, "each worker reads its own rows of each batch")
-    why = "columns that stay on the host go whole to callbacks" if host_only else _WHOLE.get(kind, kind)
-    return Sharding(OFF, f"every worker reads all: {why}")
+        return Sharding("off", "the only worker reads everything")
+    if host_columns:
+        return Sharding("off", "columns that stay on the host are whole on every worker")
+    if by_row:
+        return Sharding("data", f"the rows of {kind} can be read one by one; each worker reads its own")
+    return Sharding(
+        "off", f"the rows of {kind} cannot be read one by one; every worker reads whole global batches"
+    )

@@ -46,11 +46,10 @@ column = lambda *shape, dtype="float32": jax.ShapeDtypeStruct(shape, dtype, shar
 batch = (column(32, 4, 2), (column(32, 1), column(32, dtype="int32")), (column(32), column(32)))
 step = home.compiled(model, home.home_of(model), "train", execute.TRAIN)
 program = step.lower(state, batch, None).compile().as_text()
-sizes = [sum(int(np.prod([int(d) for d in dims.split(",") if d])) for dims in re.findall(r"\\[([\\d,]*)\\]", found))
+buffers = [[int(np.prod([int(d) for d in dims.split(",") if d])) for dims in re.findall(r"\\[([\\d,]*)\\]", found)]
     for found in re.findall(r"= (.+?) all-reduce(?:-start)?\\(", program)]
-buffers = [len(re.findall(r"\\[", found)) for found in re.findall(r"= (.+?) all-reduce(?:-start)?\\(", program)]
 trained = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-print("result", json.dumps([values, str(strategy.report()), sizes, buffers, trained]))
+print("result", json.dumps([values, str(strategy.report()), buffers, trained]))
 """
 )
 
@@ -60,10 +59,11 @@ def test_one_flat_buffer_gives_the_one_device_result(workers, replicas, tmp_path
     """Remainders of one row, weights of rows, two losses, a regulariser, a frozen layer, clipping and Adam."""
     wanted = run(ALONE, tmp_path, count=1)[0][0]
     found = run(WORK, tmp_path, count=workers, replicas=replicas)
-    values, report, sizes, buffers, trained = found[0][0]
+    values, report, buffers, trained = found[0][0]
     assert_close(values, wanted)
     for index in range(1, workers):
         assert found[index][0][0] == values, f"worker {index} differs from the chief"
     assert "gradients of net" in report and "one flat buffer: every layer" in report
-    large = [count for size, count in zip(sizes, buffers) if size >= trained]
-    assert large == [1] and sum(sizes) < trained + 50, (sizes, buffers)  # the rest is a few sums of metrics
+    every = sorted(size for each in buffers for size in each)
+    assert len(buffers) == 1 and every[-1] >= trained, buffers
+    assert sum(every[:-1]) < 10, buffers  # the rest is a few sums of metrics, in the same all-reduce
