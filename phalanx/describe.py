@@ -83,6 +83,7 @@ class Work:
     Args:
         devices: Device names, in replica order.
         rows: True rows of all batches so far, per device.
+        notes: What was decided about data and gradients, with its reason.
 
     Example:
         >>> print(Work(devices=("cpu:0", "cpu:1"), rows=(70, 64)))
@@ -93,9 +94,11 @@ class Work:
 
     devices: tuple[str, ...]
     rows: tuple[int, ...]
+    notes: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        return table(("device", "rows"), list(zip(self.devices, self.rows, strict=True)), align="lr")
+        work = table(("device", "rows"), list(zip(self.devices, self.rows, strict=True)), align="lr")
+        return work + ("\n\n" + table(("what", "how"), list(self.notes)) if self.notes else "")
 
 
 def _same_or_all(rows: tuple[int, ...] | None) -> str:

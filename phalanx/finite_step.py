@@ -13,12 +13,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from phalanx.rows import Rows
 from phalanx.step import Step
 
 LOSS_SCALE, SKIPPED = "loss_scale", "skipped_steps"
 """Names in the logs: the scale after the step, and the steps of this epoch that were skipped."""
 
-CountedStep = Callable[[Any, Any, Any, "int | None"], tuple[Any, Any, Any]]
+CountedStep = Callable[[Any, Any, Any, Rows], tuple[Any, Any, Any]]
 """`(state, counts, placed batch, true rows) -> (logs, new state, new counts)`."""
 
 
@@ -54,7 +55,7 @@ def guard(step: Step, scaling: Scaling) -> CountedStep:
         is smaller afterwards, which is how it is known: Keras halves it then and nowhere else.
     """
 
-    def run(state: Any, counts: Any, batch: Any, rows: int | None) -> tuple[Any, Any, Any]:
+    def run(state: Any, counts: Any, batch: Any, rows: Rows) -> tuple[Any, Any, Any]:
         _, old_non_trainable, old_optimizer, old_metrics = state
         logs, (trainable, non_trainable, optimizer, metrics) = step(state, batch, rows)
         scale = optimizer[scaling.scale]

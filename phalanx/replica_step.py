@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from phalanx.rows import cut, has_rows
-from phalanx.split import rows_each, rows_per_replica
+from phalanx.rows import Rows, cut, has_rows
+from phalanx.split import rows_per_replica
 from phalanx.step import Step
 
 _SEED_STRIDE = 0x9E3779B9  # odd (Knuth's multiplicative constant): replicas' seeds differ for any seed
@@ -33,6 +33,7 @@ class Parts:
         measure: `(metrics, loss, y_pred, batch)` -> `(logs, metrics)`.
         merges: For each non-trainable variable `"seed"`, `"mean"`, `"sum"` or `"first"`.
         sums: True if the loss adds up rows, False if it averages them.
+        row_by_row: True if the forward pass changes no variable.
     """
 
     loss: Callable[..., Any]
@@ -40,6 +41,7 @@ class Parts:
     measure: Callable[..., Any]
     merges: Sequence[str]
     sums: bool
+    row_by_row: bool = False
 
 
 def train_step(parts: Parts, mesh: Mesh) -> Step:
@@ -56,13 +58,13 @@ def train_step(parts: Parts, mesh: Mesh) -> Step:
     replicas = mesh.shape[axis]
     whole, split = PartitionSpec(), PartitionSpec(axis)
 
-    def run(state: Any, batch: Any, rows: int | None) -> tuple[Any, Any]:
+    def run(state: Any, batch: Any, rows: Rows) -> tuple[Any, Any]:
         trainable, non_trainable, optimizer, metrics = state
         padded = next(column.shape[0] for column in jax.tree.leaves(batch) if has_rows(column))
-        true_rows = padded if rows is None else rows
+        sizes = rows if isinstance(rows, tuple) else rows_per_replica(rows or padded, replicas)
         spec = jax.tree.map(lambda column: split if has_rows(column) else whole, batch)
         each = jax.shard_map(
-            functools.partial(_on_replica, parts, axis, true_rows, replicas),
+            functools.partial(_on_replica, parts, axis, sizes, padded // replicas),
             mesh=mesh,
             in_specs=(whole, whole, whole, whole, spec),
             out_specs=(whole, split, whole, whole, whole),
@@ -72,6 +74,8 @@ def train_step(parts: Parts, mesh: Mesh) -> Step:
             trainable, non_trainable, metrics, optimizer, batch
         )
         trainable, optimizer = parts.update(optimizer, gradients, trainable)
+        if isinstance(rows, tuple):
+            y_pred, batch = jax.lax.with_sharding_constraint((y_pred, batch), NamedSharding(mesh, whole))
         logs, metrics = parts.measure(metrics, loss, cut(y_pred, rows), cut(batch, rows))
         return logs, (trainable, non_trainable, optimizer, metrics)
 
@@ -81,8 +85,8 @@ def train_step(parts: Parts, mesh: Mesh) -> Step:
 def _on_replica(
     parts: Parts,
     axis: str,
-    rows: int,
-    replicas: int,
+    sizes: tuple[int, ...],
+    each: int,
     trainable: Any,
     non_trainable: Any,
     metrics: Any,
@@ -91,8 +95,6 @@ def _on_replica(
 ) -> Any:
     """One replica's share: its own forward and backward pass, then the one place where gradients meet."""
     replica = jax.lax.axis_index(axis)
-    sizes = rows_per_replica(rows, replicas)
-    each = rows_each(rows, replicas)
     seeded = [
         seed_of(replica, value) if merge == "seed" else value
         for value, merge in zip(non_trainable, parts.merges, strict=True)
@@ -120,9 +122,13 @@ def _on_replica(
     which = jnp.array([kinds.index(size) for size in sizes])[replica]
     loss, y_pred, gradients, new_non_trainable, new_metrics = jax.lax.switch(which, branches)
 
-    mine = jnp.array(sizes, jnp.float32)[replica] / rows
+    mine = jnp.array(sizes, jnp.float32)[replica] / sum(sizes)
     say = jnp.where(mine > 0, 1.0, 0.0) if parts.sums else mine
-    loss, gradients = _all_reduce(axis, _scaled((loss, gradients), say))
+    changes = [new - old for new, old in zip(new_metrics, metrics, strict=True)]
+    (loss, gradients), changes = _all_reduce(axis, (_scaled((loss, gradients), say), changes))
+    metrics = [old + change for old, change in zip(metrics, changes, strict=True)]
+    if parts.row_by_row:
+        return loss, y_pred, gradients, list(non_trainable), metrics
     merged = _all_reduce(
         axis,
         [
@@ -132,12 +138,11 @@ def _on_replica(
             )
         ],
     )
-    deltas = _all_reduce(axis, [new - old for new, old in zip(new_metrics, metrics, strict=True)])
     non_trainable = [
         value if merge == "mean" else old + value
         for merge, old, value in zip(parts.merges, non_trainable, merged, strict=True)
     ]
-    return loss, y_pred, gradients, non_trainable, [old + d for old, d in zip(metrics, deltas, strict=True)]
+    return loss, y_pred, gradients, non_trainable, metrics
 
 
 def _contribution(merge: str, old: Any, start: Any, new: Any, replica: Any, mine: Any) -> Any:

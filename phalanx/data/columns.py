@@ -27,12 +27,13 @@ def named(batch: Any) -> Iterator[tuple[str, Any]]:
         yield from _walk(role, part)
 
 
-def count_rows(batch: Any, where: str) -> int:
+def count_rows(batch: Any, where: str, least: int = 1) -> int:
     """The rows of a batch, once every column is known to have as many and to hold numbers.
 
     Args:
         batch: Tree of host arrays, `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
         where: What the batch is, for the error text, such as `"batch 3"`.
+        least: 0 where a batch without rows is in order.
 
     Returns:
         The common first dim.
@@ -55,7 +56,7 @@ def count_rows(batch: Any, where: str) -> int:
             )
         )
     count = next(iter(rows.values()), 0)
-    if count == 0:
+    if count < least or not rows:
         raise DataError(
             message(
                 "A batch has at least one row.",

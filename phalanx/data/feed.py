@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.data import columns
+from phalanx.data.share import Share
 from phalanx.data.source import Source
 from phalanx.data.stream import Stream
 from phalanx.engine.arrays import Placed, Placement
@@ -149,7 +150,11 @@ class Feed:
 
     def _place(self, batch: Any) -> Placed:
         where = f"{self.source.name}, batch {self._step - 1}"
+        copy = self.source.reuses_memory
+        if isinstance(batch, Share):
+            columns.count_rows(batch.batch, where, least=0)
+            return self.placement.place(batch.batch, batch.rows, copy=copy, sizes=batch.sizes, own=True)
         batch, host = columns.take_host_only(batch, self.host_only)
         rows = columns.count_rows(batch, where)
-        placed = self.placement.place(batch, rows, split=self.split, copy=self.source.reuses_memory)
+        placed = self.placement.place(batch, rows, split=self.split, copy=copy)
         return dataclasses.replace(placed, host=host) if host else placed

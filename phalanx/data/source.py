@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.data import columns
+from phalanx.data import columns, grain_rows, sharding
+from phalanx.data.grain_rows import GrainRows
+from phalanx.data.share import Own, Share, like_whole
+from phalanx.data.sharding import Sharding
 from phalanx.data.stream import Stream
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
@@ -20,15 +23,20 @@ class Source:
         adapter: Keras's data adapter for the user's object.
         name: What the user calls the data, for texts.
         host: Columns that stay on the host, whole, where the adapter was given their row numbers instead.
+        own: Which rows of a batch this worker takes, where it reads no others; None reads all.
 
     Attributes:
         lacks_targets: True for arrays of features alone.
+        sharding: Which worker reads what, and why.
     """
 
     one_shot = False
+    sharding: Sharding
 
-    def __init__(self, adapter: Any, name: str, host: dict[str, Any] | None = None) -> None:
-        self.adapter, self.name = adapter, name
+    def __init__(
+        self, adapter: Any, name: str, host: dict[str, Any] | None = None, own: Own | None = None
+    ) -> None:
+        self.adapter, self.name, self._own = adapter, name, own
         self.reuses_memory = not engine.is_array(adapter)
         self._host = host or {}
         self.lacks_targets = False
@@ -49,10 +57,15 @@ class Source:
     def peek(self) -> Any:
         """The first batch, for its shapes; None if there is none."""
         self.begin()
+        if self._own is not None:
+            batch, rows = next(engine.own_batches(self.adapter, lambda rows: (0, 1)))
+            return like_whole(batch, rows)
         return columns.look_up(engine.first_batch(self.adapter), self._host)
 
     def batches(self) -> Iterator[Any]:
-        """Read from the start."""
+        """Read from the start: host batches, or this worker's `Share` of each."""
+        if self._own is not None:
+            return (Share(*each) for each in engine.own_batches(self.adapter, self._own))
         batches = engine.host_batches(self.adapter)
         return (columns.look_up(batch, self._host) for batch in batches) if self._host else batches
 
@@ -69,7 +82,9 @@ def open_source(
     class_weight: dict[int, float] | None = None,
     host_only: tuple[str, ...] = (),
     host: dict[str, Any] | None = None,
-) -> Source | Stream:
+    workers: int = 1,
+    own: Own | None = None,
+) -> Source | Stream | GrainRows:
     """Choose the reader for the user's data, after a look at what can be seen without reading.
 
     Args:
@@ -84,9 +99,11 @@ def open_source(
         class_weight: Weight per class, as in Keras's `fit`.
         host_only: Dict keys of columns that stay on the host.
         host: Those columns, where their place in the data has been taken by `columns.number_rows`.
+        workers: Host programs that train together.
+        own: Which rows of a batch this one takes.
 
     Returns:
-        A source of global batches.
+        A source of global batches, or of this worker's rows of them; `sharding` says which, and why.
 
     Raises:
         DataError: No data, no rows, or columns of different lengths.
@@ -120,12 +137,19 @@ def open_source(
         stream = Stream(x, name)
         if stream.peek() is None:
             raise _no_batch(name)
+        stream.sharding = sharding.decide("a generator", workers)
         return stream
+    if workers > 1 and own is not None and not host_only and (rows := grain_rows.find(x)) is not None:
+        return GrainRows(rows, name, own, sharding.decide("rows", workers))
     if host is None:
         (x, options["y"], options["sample_weight"]), host = columns.number_rows(
             (x, y, sample_weight), host_only
         )
-    source = Source(engine.adapter(x=x, batch_size=batch_size, steps_per_epoch=steps, **options), name, host)
+    adapter = engine.adapter(x=x, batch_size=batch_size, steps_per_epoch=steps, **options)
+    kind = "arrays" if engine.is_array(adapter) else f"a {type(x).__name__}"
+    chosen = sharding.decide(kind, workers, host_only=bool(host))
+    source = Source(adapter, name, host, own if chosen.policy == "data" else None)
+    source.sharding = chosen
     source.lacks_targets = y is None and engine.is_array(source.adapter)
     if source.num_batches == 0:
         raise DataError(

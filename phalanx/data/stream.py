@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from phalanx.data.sharding import Sharding
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
 
@@ -25,6 +26,7 @@ class Stream:
     one_shot = True
     reuses_memory = True
     num_batches = None
+    sharding: Sharding
 
     def __init__(self, generator: Iterator[Any], name: str) -> None:
         self.name = name

@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.errors import UnsupportedError, message
-from phalanx.rows import has_rows, is_sparse, pad
-from phalanx.split import padded_rows, rows_per_replica
+from phalanx.rows import Rows, has_rows, is_sparse, pad
+from phalanx.split import own_rows, rows_per_replica
 
 DATA_AXIS = "data"
 
@@ -25,18 +25,23 @@ class Placed:
         arrays: The batch's tree, each column split over the replicas by rows (padded to equal parts).
         rows: True rows of the whole batch.
         padded: Rows of each column as it lies on the devices.
+        sizes: True rows of each replica.
         host: Columns that stay on the host, by name.
     """
 
     arrays: Any
     rows: int
     padded: int
+    sizes: tuple[int, ...]
     host: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def cut(self) -> int | None:
+    def cut(self) -> Rows:
         """Rows to cut back to inside the step, or None where nothing was padded."""
-        return None if self.rows == self.padded else self.rows
+        if self.rows == self.padded:
+            return None
+        runs = rows_per_replica(self.rows, len(self.sizes))
+        return self.rows if self.sizes == runs else self.sizes
 
 
 class Placement:
@@ -48,6 +53,8 @@ class Placement:
     Attributes:
         rows_placed: True rows that each replica has been given so far.
         alone: True if all devices are this process's own.
+        first: Index of this process's first replica.
+        count: How many it has.
     """
 
     def __init__(self, devices: Sequence[jax.Device]) -> None:
@@ -57,14 +64,28 @@ class Placement:
         self.rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.rows_placed = [0] * len(devices)
-        self.alone = all(device.process_index == jax.process_index() for device in devices)
+        mine = [i for i, each in enumerate(devices) if each.process_index == jax.process_index()]
+        self.alone, self.first, self.count = len(mine) == len(devices), mine[0], len(mine)
 
     @property
     def replicas(self) -> int:
         """Number of devices, one replica each."""
         return len(self.devices)
 
-    def place(self, batch: Any, rows: int, *, split: bool = True, copy: bool = False) -> Placed:
+    def own(self, rows: int) -> tuple[int, int]:
+        """The rows of a global batch that this process's replicas take, as `(start, stop)`."""
+        return own_rows(rows, self.replicas, self.first, self.count)
+
+    def place(
+        self,
+        batch: Any,
+        rows: int,
+        *,
+        split: bool = True,
+        copy: bool = False,
+        sizes: tuple[int, ...] | None = None,
+        own: bool = False,
+    ) -> Placed:
         """Put a host batch on the devices.
 
         Args:
@@ -73,29 +94,38 @@ class Placement:
             rows: True rows of the batch.
             split: Split by rows over the replicas; False gives every replica the whole batch.
             copy: Copy host memory first: JAX may read it late, when a generator has already reused it.
+            sizes: True rows of each replica, where these are not equal runs.
+            own: The batch holds this process's rows alone, those of `own(rows)` or of its `sizes`.
 
         Returns:
             The placed batch; a remainder is padded with copies of the last row, to be cut off in the step.
         """
-        padded = padded_rows(rows, self.replicas) if split else rows
-        shares = rows_per_replica(rows, self.replicas) if split else (rows,) * self.replicas
+        shares = sizes or (rows_per_replica(rows, self.replicas) if split else (rows,) * self.replicas)
+        padded = max(shares) * self.replicas if split else rows
+        starts = tuple(sum(shares[self.first if own else 0 : replica]) for replica in range(self.replicas))
         self.rows_placed = [before + share for before, share in zip(self.rows_placed, shares, strict=True)]
         leaves, tree = jax.tree.flatten(batch, is_leaf=is_sparse)
-        placed = [self._column(leaf, padded, split and has_rows(leaf), copy) for leaf in leaves]
-        return Placed(jax.tree.unflatten(tree, placed), rows, padded)
+        placed = [
+            self._by_rows(leaf, shares, starts, copy)
+            if split and has_rows(leaf)
+            else self.spread(leaf.copy() if copy and hasattr(leaf, "copy") else leaf)
+            for leaf in leaves
+        ]
+        return Placed(jax.tree.unflatten(tree, placed), rows, padded, shares)
 
-    def _column(self, column: Any, padded: int, split: bool, copy: bool) -> Any:
+    def _by_rows(self, column: Any, shares: Sequence[int], starts: Sequence[int], copy: bool) -> Any:
         """Place one column; host memory goes shard by shard, which costs half of `jax.device_put`."""
-        if not split:
-            return self.spread(column.copy() if copy and hasattr(column, "copy") else column)
-        if isinstance(column, jax.Array) and self.alone:
+        each = max(shares)
+        padded = each * self.replicas
+        if isinstance(column, jax.Array) and self.alone and is_prefix(shares):
             return jax.device_put(pad(column, padded - column.shape[0]), self.rows)
         column = np.asarray(column, jax.dtypes.canonicalize_dtype(column.dtype))
 
         def shard(index: tuple[slice, ...]) -> np.ndarray:
-            start, stop = index[0].start or 0, index[0].stop or padded
-            mine = column[start:stop] if start < column.shape[0] else column[-1:]
-            missing = stop - start - len(mine)
+            replica = (index[0].start or 0) // each
+            size, start = shares[replica], starts[replica]
+            mine = column[start : start + size] if size else column[-1:]
+            missing = each - len(mine)
             return pad(mine, missing) if missing else mine.copy() if copy else mine
 
         return jax.make_array_from_callback((padded, *column.shape[1:]), self.rows, shard)
@@ -122,7 +152,7 @@ class Placement:
         host = np.asarray(host, jax.dtypes.canonicalize_dtype(host.dtype))
         return jax.make_array_from_callback(host.shape, self.whole, lambda index: host[index])
 
-    def own(self, value: jax.Array) -> jax.Array:
+    def own_copy(self, value: jax.Array) -> jax.Array:
         """This process's copy of a value that lies whole on every replica."""
         return value.addressable_data(0)
 

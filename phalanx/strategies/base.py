@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from phalanx.data.sharding import Sharding
 from phalanx.describe import Description, Work
 from phalanx.engine import devices as device_door
 from phalanx.engine import keras as engine
@@ -15,6 +16,7 @@ from phalanx.engine import runtime
 from phalanx.engine.arrays import DATA_AXIS, Placement
 from phalanx.engine.runtime import Exchange
 from phalanx.errors import PhalanxError, SettingError, message
+from phalanx.flat import Travel
 from phalanx.precision import Precision
 from phalanx.strategies import current
 from phalanx.training import evaluate, fit, on_batch, predict, setup
@@ -92,6 +94,9 @@ class Strategy(engine.Distribution):
         self.view = view
         self.host_only = tuple(host_only)
         self.precision = precision or Precision()
+        self.sharding: dict[str, Sharding] = {}
+        self.travel: dict[str, Travel] = {}
+        self._said = False
         self.in_flight = device_door.steps_in_flight(found)
         self.world = World(
             processes=runtime.processes() if exchange else 1,
@@ -151,12 +156,24 @@ class Strategy(engine.Distribution):
         )
 
     def report(self) -> Work:
-        """Rows that each device has trained, evaluated and predicted, to see that all of them work.
+        """Rows that each device has trained, evaluated and predicted; who reads what; how gradients travel.
 
         Returns:
             The counts since the strategy was made, as a value that prints as a table.
         """
-        return Work(devices=self.device_names, rows=tuple(self.placement.rows_placed))
+        notes = [(name, str(each)) for name, each in self.sharding.items() if self.exchange is not None]
+        notes += [(f"gradients of {name}", str(each)) for name, each in self.travel.items()]
+        return Work(devices=self.device_names, rows=tuple(self.placement.rows_placed), notes=tuple(notes))
+
+    def read(self, name: str, sharding: Sharding) -> None:
+        """Note who reads what, and say once that every worker reads all."""
+        self.sharding[name] = sharding
+        if sharding.policy == "off" and self.world.processes > 1 and not self._said:
+            self._said = True
+            if self.is_chief:
+                _log.warning(
+                    "%s: %s; see 'Several machines' for what is read in parts", name, sharding.reason
+                )
 
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
         """Batches are split by rows."""

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import jax
 
-from phalanx import finite_step, replica_step, step
+from phalanx import finite_step, flat, replica_step, step
+from phalanx.data.sharding import Sharding
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placement
 from phalanx.engine.runtime import Exchange
@@ -26,8 +27,12 @@ class Strategy(Protocol):
     host_only: tuple[str, ...]
     in_flight: int
     exchange: Exchange | None
+    travel: dict[str, flat.Travel]
     is_chief: bool
     precision: Precision
+
+    def read(self, name: str, sharding: Sharding) -> None:
+        """Note who reads what."""
 
 
 @dataclass
@@ -103,7 +108,7 @@ def go_home(model: engine.Model) -> None:
         for variable in _every(model):
             value = engine.raw_value(variable)
             if placement.holds(value):
-                engine.move(variable, placement.own(value), None)
+                engine.move(variable, placement.own_copy(value), None)
             home.left[id(variable)] = engine.raw_value(variable)
 
 
@@ -162,6 +167,15 @@ def compiled(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...])
     return home.steps[key]
 
 
+def travels(model: engine.Model, strategy: Strategy) -> flat.Travel:
+    """How the gradients of a model in the global view travel; the strategy's report shows it."""
+    if strategy.placement.alone:
+        return flat.Travel(False, "all replicas are in one process")
+    chosen = flat.decide(engine.crossing(model))
+    strategy.travel[model.name] = chosen
+    return chosen
+
+
 def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, ...]) -> Callable[..., Any]:
     whole = strategy.placement.whole
     run: Callable[..., Any]
@@ -177,7 +191,10 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
                     'phalanx.MirroredStrategy(view="global")   # exact for every step',
                 )
             )
+        strategy.travel[model.name] = flat.Travel(True, "the replica view")
         run = replica_step.train_step(engine.replica_parts(model), strategy.placement.mesh)
+    elif kind == "train" and travels(model, strategy).flat:
+        run = replica_step.train_step(engine.replica_parts(model, row_by_row=True), strategy.placement.mesh)
     else:
         run = step.update_step(model.train_step if kind == "train" else model.test_step, whole)
     state = tuple([whole] * size for size in sizes)

@@ -61,8 +61,8 @@ def rows_of(batch: Placed, replicas: int) -> tuple[int, int]:
     Returns:
         `(small, big)`; zeros if the batch is too short to have parts.
     """
-    last = batch.rows - (replicas - 1) * (batch.padded // replicas)  # the shortest share
-    small = max(0, last) // 2
+    last = min(batch.sizes)  # the shortest share
+    small = last // 2
     small = last if replicas > 1 and last == 1 else small
     return small, small * max(2, replicas)
 

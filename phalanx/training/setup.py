@@ -42,7 +42,10 @@ def open_feed(
         class_weight=class_weight,
         host_only=strategy.host_only,
         host=host,
+        workers=1 if strategy.exchange is None else len(strategy.exchange.workers),
+        own=strategy.placement.own if engine.compiles(model) else None,
     )
+    strategy.read(name, source.sharding)
     return Feed(
         source,
         strategy.placement,

@@ -7,6 +7,7 @@ from typing import Any
 from phalanx import precision
 from phalanx.errors import warn
 from phalanx.finite_step import LOSS_SCALE, SKIPPED, CountedStep
+from phalanx.rows import Rows
 
 NAMES = (LOSS_SCALE, SKIPPED)
 
@@ -22,7 +23,7 @@ class Counted:
     def __init__(self, step: CountedStep, counts: Any) -> None:
         self.step, self.counts = step, counts
 
-    def __call__(self, state: Any, batch: Any, rows: int | None) -> tuple[Any, Any]:
+    def __call__(self, state: Any, batch: Any, rows: Rows) -> tuple[Any, Any]:
         """Run one step; the numbers that `Skips` will look at start on their way to the host."""
         logs, state, self.counts = self.step(state, self.counts, batch, rows)
         if isinstance(logs, dict):

@@ -4,6 +4,7 @@
 Keras has, so that a Keras that moved something is refused by name instead of trained wrong.
 """
 
+from phalanx.engine.keras.crossing import crossing
 from phalanx.engine.keras.data import (
     adapter,
     as_host,
@@ -12,9 +13,11 @@ from phalanx.engine.keras.data import (
     class_weights,
     first_batch,
     host_batches,
+    host_parts,
     is_array,
     is_generator,
     is_spent,
+    own_batches,
     split_validation,
     unpack,
 )
@@ -121,6 +124,7 @@ __all__ = [
     "check_generator",
     "class_weights",
     "compiles",
+    "crossing",
     "current_distribution",
     "end",
     "epoch_logs",
@@ -132,6 +136,7 @@ __all__ = [
     "heads",
     "hears_batches",
     "host_batches",
+    "host_parts",
     "in_order",
     "install",
     "is_array",
@@ -141,6 +146,7 @@ __all__ = [
     "is_optimizer",
     "is_schedule",
     "is_spent",
+    "kind_of",
     "layers_built",
     "learning_rate",
     "lend",
@@ -149,6 +155,7 @@ __all__ = [
     "note",
     "noted",
     "on_this_device",
+    "own_batches",
     "optimizer_arguments",
     "optimizer_classes",
     "optimizer_options",

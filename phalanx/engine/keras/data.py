@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from phalanx.engine.keras.found import data_adapter_utils, data_adapters, keras
 
 _PyDatasetAdapter = data_adapters.PyDatasetAdapter
+array_slicing = data_adapters.array_data_adapter.array_slicing
 
 
 def adapter(**data: Any) -> Any:
@@ -52,11 +53,71 @@ def host_batches(adapter: Any) -> Iterator[Any]:
     return iter(adapter.get_jax_iterator())
 
 
+def own_batches(adapter: Any, own: Callable[[int], tuple[int, int]]) -> Iterator[tuple[Any, int]]:
+    """Batches of an array adapter of which only some rows are read, with the rows of each whole batch.
+
+    Args:
+        adapter: A reader for which `is_array` is true; its order of rows stays what it is.
+        own: Rows of a batch -> the `(start, stop)` of them that are read.
+    """
+    columns = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
+
+    def read(column: Any, indices: Any) -> Any:
+        listed = not isinstance(indices, slice)
+        start, stop = own(len(indices) if listed else indices.stop - indices.start)
+        part = indices[start:stop] if listed else slice(indices.start + start, indices.start + stop)
+        return column.convert_to_jax_compatible(column[part])
+
+    size, total = adapter.batch_size, adapter._num_samples
+    for number, batch in enumerate(adapter._get_iterator(read, columns)):
+        yield batch, min(size, total - number * size)
+
+
 def first_batch(adapter: Any) -> Any:
     """The first batch as NumPy (or sparse) arrays, without workers that read ahead; None if there is none."""
     if isinstance(adapter, _PyDatasetAdapter):
         return as_host(adapter._standardize_batch(adapter.py_dataset[0]))
     return next(host_batches(adapter), None)
+
+
+def host_parts(adapter: Any, own: Callable[[int], tuple[int, int]]) -> Iterator[tuple[Any, int]]:
+    """Some rows of each batch of arrays, and how many the whole batch has; no other row is read.
+
+    Args:
+        adapter: Keras's reader of arrays; it chooses the order of rows, as for whole batches.
+        own: Rows of a batch -> `(start, stop)` of those to read.
+    """
+    rows = 0
+
+    def read(column: Any, indices: Any) -> Any:
+        nonlocal rows
+        rows = indices.stop - indices.start if isinstance(indices, slice) else len(indices)
+        start, stop = own(rows)
+        if isinstance(indices, slice):
+            wanted = slice(indices.start + start, indices.start + stop)
+        else:
+            wanted = indices[start:stop]
+        return column.convert_to_jax_compatible(column[wanted])
+
+    columns = data_adapters.array_data_adapter.array_slicing.convert_to_sliceable(
+        adapter._inputs, target_backend="jax"
+    )
+    for batch in data_adapter_utils.get_jax_iterator(adapter._get_iterator(read, columns)):
+        yield batch, rows
+
+
+_KINDS = {
+    "ArrayDataAdapter": "arrays",
+    "PyDatasetAdapter": "PyDataset",
+    "TFDatasetAdapter": "tf.data",
+    "TorchDataLoaderAdapter": "DataLoader",
+    "GrainDatasetAdapter": "grain",
+}
+
+
+def kind_of(adapter: Any) -> str:
+    """What a reader of Keras's reads, as `sharding.decide` names it."""
+    return _KINDS.get(type(adapter).__name__, type(adapter).__name__)
 
 
 def _queued(adapter: Any) -> Iterator[Any]:
@@ -100,6 +161,4 @@ def class_weights(y: Any, weights: dict[int, float]) -> Any:
 
 def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     """Cut the last `fraction` of the rows off as validation data."""
-    return data_adapters.array_data_adapter.array_slicing.train_validation_split(
-        arrays, validation_split=fraction
-    )
+    return array_slicing.train_validation_split(arrays, validation_split=fraction)

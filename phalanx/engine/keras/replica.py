@@ -24,8 +24,13 @@ def replica_view_refusal(model: Model) -> str | None:
     return None
 
 
-def replica_parts(model: Model) -> replica_step.Parts:
-    """A model's own training step, taken apart for the replica view."""
+def replica_parts(model: Model, row_by_row: bool = False) -> replica_step.Parts:
+    """A model's own training step, taken apart for the replica view.
+
+    Args:
+        model: A compiled and built model that `replica_view_refusal` lets pass.
+        row_by_row: True if its forward pass changes no variable; see `flat.decide`.
+    """
 
     def loss(trainable: Any, non_trainable: Any, metrics: Any, optimizer: Any, batch: Any) -> Any:
         x, y, sample_weight = unpack(batch)
@@ -50,6 +55,7 @@ def replica_parts(model: Model) -> replica_step.Parts:
         measure=measure,
         merges=[_merge(variable) for variable in model.non_trainable_variables],
         sums=_reductions(model) == {"sum"},
+        row_by_row=row_by_row,
     )
 
 
