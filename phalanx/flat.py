@@ -6,27 +6,97 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ROW_BY_ROW = frozenset(
-    """
-    Activation Add Attention Average AveragePooling1D AveragePooling2D AveragePooling3D CategoryEncoding
-    Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose Cropping1D Cropping2D
-    Cropping3D Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout EinsumDense ELU Embedding Flatten
-    GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D
-    GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization GroupedQueryAttention GRU Identity InputLayer
-    LayerNormalization LeakyReLU LSTM MaxPooling1D MaxPooling2D MaxPooling3D Maximum Minimum
-    MultiHeadAttention Multiply Permute PReLU ReLU RepeatVector Rescaling Reshape RMSNormalization
-    SeparableConv1D SeparableConv2D SimpleRNN Softmax Subtract UpSampling1D UpSampling2D UpSampling3D
-    ZeroPadding1D ZeroPadding2D ZeroPadding3D
-    """.split()
+    [
+        "Activation",
+        "Add",
+        "Attention",
+        "Average",
+        "AveragePooling1D",
+        "AveragePooling2D",
+        "AveragePooling3D",
+        "CategoryEncoding",
+        "Concatenate",
+        "Conv1D",
+        "Conv1DTranspose",
+        "Conv2D",
+        "Conv2DTranspose",
+        "Conv3D",
+        "Conv3DTranspose",
+        "Cropping1D",
+        "Cropping2D",
+        "Cropping3D",
+        "Dense",
+        "DepthwiseConv1D",
+        "DepthwiseConv2D",
+        "Dot",
+        "Dropout",
+        "EinsumDense",
+        "ELU",
+        "Embedding",
+        "Flatten",
+        "GlobalAveragePooling1D",
+        "GlobalAveragePooling2D",
+        "GlobalAveragePooling3D",
+        "GlobalMaxPooling1D",
+        "GlobalMaxPooling2D",
+        "GlobalMaxPooling3D",
+        "GroupNormalization",
+        "GroupedQueryAttention",
+        "GRU",
+        "Identity",
+        "InputLayer",
+        "LayerNormalization",
+        "LeakyReLU",
+        "LSTM",
+        "MaxPooling1D",
+        "MaxPooling2D",
+        "MaxPooling3D",
+        "Maximum",
+        "Minimum",
+        "MultiHeadAttention",
+        "Multiply",
+        "Permute",
+        "PReLU",
+        "ReLU",
+        "RepeatVector",
+        "Rescaling",
+        "Reshape",
+        "RMSNormalization",
+        "SeparableConv1D",
+        "SeparableConv2D",
+        "SimpleRNN",
+        "Softmax",
+        "Subtract",
+        "UpSampling1D",
+        "UpSampling2D",
+        "UpSampling3D",
+        "ZeroPadding1D",
+        "ZeroPadding2D",
+        "ZeroPadding3D",
+    ]
 )
 """Keras's own layers that compute each row from that row alone (`Dropout` where its rate is 0)."""
 
 LOSSES = frozenset(
-    """
-    BinaryCrossentropy BinaryFocalCrossentropy CategoricalCrossentropy CategoricalFocalCrossentropy
-    CategoricalHinge CosineSimilarity Hinge Huber KLDivergence LogCosh MeanAbsoluteError
-    MeanAbsolutePercentageError MeanSquaredError MeanSquaredLogarithmicError Poisson
-    SparseCategoricalCrossentropy SquaredHinge
-    """.split()
+    [
+        "BinaryCrossentropy",
+        "BinaryFocalCrossentropy",
+        "CategoricalCrossentropy",
+        "CategoricalFocalCrossentropy",
+        "CategoricalHinge",
+        "CosineSimilarity",
+        "Hinge",
+        "Huber",
+        "KLDivergence",
+        "LogCosh",
+        "MeanAbsoluteError",
+        "MeanAbsolutePercentageError",
+        "MeanSquaredError",
+        "MeanSquaredLogarithmicError",
+        "Poisson",
+        "SparseCategoricalCrossentropy",
+        "SquaredHinge",
+    ]
 )
 """Keras's own losses that are a number per row, averaged; as functions they have the same names in small letters."""
 

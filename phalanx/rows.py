@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,24 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import sparse
 
-
 Rows = int | None | tuple[int, ...]
 """What a step is told of a batch's true rows; see `cut`."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """The rows of a global batch that one worker has read.
-
-    Args:
-        batch: Tree of host arrays with those rows alone.
-        rows: True rows of the global batch.
-        first: Place of the first of them in the global batch.
-    """
-
-    batch: Any
-    rows: int
-    first: int
 
 
 def is_sparse(value: Any) -> bool:

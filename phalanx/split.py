@@ -7,8 +7,6 @@ travels padded to `padded_rows` and is cut back to its true rows inside the comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from phalanx.errors import SettingError, message
 
 
@@ -67,28 +65,6 @@ def own_rows(rows: int, replicas: int, first: int, count: int) -> tuple[int, int
         (20, 37)
         >>> own_rows(1, 4, first=2, count=2)
         (1, 1)
-    """
-    each = rows_each(rows, replicas)
-    return min(rows, first * each), min(rows, (first + count) * each)
-
-
-def rows_of(rows: int, replicas: int, first: int, count: int) -> tuple[int, int]:
-    """Where the true rows of neighbouring replicas begin and end in a batch.
-
-    Args:
-        rows: Rows of the global batch.
-        replicas: Model copies that share it.
-        first: The first of the neighbours.
-        count: How many they are.
-
-    Returns:
-        `(start, stop)`, equal where they have no rows.
-
-    Example:
-        >>> rows_of(37, 4, first=2, count=2)
-        (20, 37)
-        >>> rows_of(5, 8, first=6, count=2)
-        (5, 5)
     """
     each = rows_each(rows, replicas)
     return min(rows, first * each), min(rows, (first + count) * each)

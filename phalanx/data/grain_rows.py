@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.data.share import Own, Share, like_whole, without_rows
 from phalanx.data.sharding import Sharding
+from phalanx.data.share import Own, Share, like_whole, without_rows
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from phalanx.data import columns, grain_rows, sharding
 from phalanx.data.grain_rows import GrainRows
-from phalanx.data.share import Own, Share, like_whole
 from phalanx.data.sharding import Sharding
+from phalanx.data.share import Own, Share, like_whole
 from phalanx.data.stream import Stream
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message

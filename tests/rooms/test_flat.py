@@ -59,9 +59,7 @@ ONE_BY_ONE = {
     "mean_over_rows": lambda: model(loss=mean_over_rows),
     "the loss Dice": lambda: model(loss=keras.losses.Dice()),
     "reduction 'sum'": lambda: model(loss=keras.losses.MeanSquaredError(reduction="sum")),
-    "masks": lambda: model(
-        L.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
-    ),
+    "masks": lambda: model(L.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(ignore_class=0)),
     "keeps a state": lambda: stateful(),
     "recurrent": lambda: model(L.LSTM(3, recurrent_dropout=0.5, name="recurrent")),
 }

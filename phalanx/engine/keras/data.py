@@ -80,46 +80,6 @@ def first_batch(adapter: Any) -> Any:
     return next(host_batches(adapter), None)
 
 
-def host_parts(adapter: Any, own: Callable[[int], tuple[int, int]]) -> Iterator[tuple[Any, int]]:
-    """Some rows of each batch of arrays, and how many the whole batch has; no other row is read.
-
-    Args:
-        adapter: Keras's reader of arrays; it chooses the order of rows, as for whole batches.
-        own: Rows of a batch -> `(start, stop)` of those to read.
-    """
-    rows = 0
-
-    def read(column: Any, indices: Any) -> Any:
-        nonlocal rows
-        rows = indices.stop - indices.start if isinstance(indices, slice) else len(indices)
-        start, stop = own(rows)
-        if isinstance(indices, slice):
-            wanted = slice(indices.start + start, indices.start + stop)
-        else:
-            wanted = indices[start:stop]
-        return column.convert_to_jax_compatible(column[wanted])
-
-    columns = data_adapters.array_data_adapter.array_slicing.convert_to_sliceable(
-        adapter._inputs, target_backend="jax"
-    )
-    for batch in data_adapter_utils.get_jax_iterator(adapter._get_iterator(read, columns)):
-        yield batch, rows
-
-
-_KINDS = {
-    "ArrayDataAdapter": "arrays",
-    "PyDatasetAdapter": "PyDataset",
-    "TFDatasetAdapter": "tf.data",
-    "TorchDataLoaderAdapter": "DataLoader",
-    "GrainDatasetAdapter": "grain",
-}
-
-
-def kind_of(adapter: Any) -> str:
-    """What a reader of Keras's reads, as `sharding.decide` names it."""
-    return _KINDS.get(type(adapter).__name__, type(adapter).__name__)
-
-
 def _queued(adapter: Any) -> Iterator[Any]:
     """One pass through a PyDataset that is read by workers; what they read ahead ends with it."""
     data = adapter.py_dataset
