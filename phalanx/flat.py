@@ -98,7 +98,7 @@ LOSSES = frozenset(
         "SquaredHinge",
     ]
 )
-"""Keras's own losses that are a number per row, averaged; as functions they have the same names in small letters."""
+"""Keras's own losses that are a number per row, averaged; their functions have the same names."""
 
 _LOSS_NAMES = {name.lower() for name in LOSSES}
 

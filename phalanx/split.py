@@ -7,6 +7,8 @@ travels padded to `padded_rows` and is cut back to its true rows inside the comp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from phalanx.errors import SettingError, message
 
 
@@ -68,6 +70,16 @@ def own_rows(rows: int, replicas: int, first: int, count: int) -> tuple[int, int
     """
     each = rows_each(rows, replicas)
     return min(rows, first * each), min(rows, (first + count) * each)
+
+
+def is_equal_runs(sizes: Sequence[int]) -> bool:
+    """True if replicas have the rows that `rows_per_replica` deals: all padding stands at the end.
+
+    Example:
+        >>> is_equal_runs((2, 2, 1, 0)), is_equal_runs((1, 2, 0, 2))
+        (True, False)
+    """
+    return tuple(sizes) == rows_per_replica(sum(sizes), len(sizes))
 
 
 def _check(rows: int, replicas: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.data import columns
+from phalanx.data.grain_rows import GrainRows
 from phalanx.data.share import Share
 from phalanx.data.source import Source
 from phalanx.data.stream import Stream
@@ -47,7 +48,7 @@ class Feed:
 
     def __init__(
         self,
-        source: Source | Stream,
+        source: Source | Stream | GrainRows,
         placement: Placement,
         *,
         steps: int | None = None,

@@ -35,10 +35,13 @@ def find(data: Any) -> Rows | None:
     grain = sys.modules.get("grain")
     if grain is None or not isinstance(data, (grain.MapDataset, grain.IterDataset)):
         return None
-    parts = [getattr(data, name, None) for name in ("_parent", "_batch_size", "_batch_fn")]
-    if type(data).__name__ not in ("BatchMapDataset", "BatchIterDataset") or None in parts[1:]:
+    names = ("_parent", "_batch_size", "_batch_fn", "_drop_remainder")
+    known = all(hasattr(data, name) for name in names)
+    if type(data).__name__ not in ("BatchMapDataset", "BatchIterDataset") or not known:
         return None
-    rows, size, stack = parts
+    rows, size, stack = data._parent, data._batch_size, data._batch_fn
+    if getattr(stack, "__name__", "") != "make_batch":
+        return None  # a function of the user's may look at all rows of a batch
     if type(rows).__name__ == "PrefetchIterDataset":  # what to_iter_dataset makes
         rows = rows._parent
     if not isinstance(rows, grain.MapDataset) or _drops(rows):

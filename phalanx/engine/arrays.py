@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from phalanx.errors import UnsupportedError, message
 from phalanx.rows import Rows, has_rows, is_sparse, pad
-from phalanx.split import own_rows, rows_per_replica
+from phalanx.split import is_equal_runs, own_rows, rows_per_replica
 
 DATA_AXIS = "data"
 
@@ -40,8 +40,7 @@ class Placed:
         """Rows to cut back to inside the step, or None where nothing was padded."""
         if self.rows == self.padded:
             return None
-        runs = rows_per_replica(self.rows, len(self.sizes))
-        return self.rows if self.sizes == runs else self.sizes
+        return self.rows if is_equal_runs(self.sizes) else self.sizes
 
 
 class Placement:
@@ -117,7 +116,7 @@ class Placement:
         """Place one column; host memory goes shard by shard, which costs half of `jax.device_put`."""
         each = max(shares)
         padded = each * self.replicas
-        if isinstance(column, jax.Array) and self.alone and is_prefix(shares):
+        if isinstance(column, jax.Array) and self.alone and is_equal_runs(shares):
             return jax.device_put(pad(column, padded - column.shape[0]), self.rows)
         column = np.asarray(column, jax.dtypes.canonicalize_dtype(column.dtype))
 

@@ -43,7 +43,7 @@ place = strategy.placement
 state = tuple([jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=place.whole) for v in part] for part in (
     model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables))
 column = lambda *shape, dtype="float32": jax.ShapeDtypeStruct(shape, dtype, sharding=place.rows)
-batch = (column(32, 4, 2), (column(32, 1), column(32, dtype="int32")), (column(32), column(32)))
+batch = (column(36, 4, 2), (column(36, 1), column(36, dtype="int32")), (column(36), column(36)))
 step = home.compiled(model, home.home_of(model), "train", execute.TRAIN)
 program = step.lower(state, batch, None).compile().as_text()
 buffers = [[int(np.prod([int(d) for d in dims.split(",") if d])) for dims in re.findall(r"\\[([\\d,]*)\\]", found)]
@@ -54,7 +54,7 @@ print("result", json.dumps([values, str(strategy.report()), buffers, trained]))
 )
 
 
-@pytest.mark.parametrize(("workers", "replicas"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("workers", "replicas"), [(2, 1), (3, 1)])
 def test_one_flat_buffer_gives_the_one_device_result(workers, replicas, tmp_path):
     """Remainders of one row, weights of rows, two losses, a regulariser, a frozen layer, clipping and Adam."""
     wanted = run(ALONE, tmp_path, count=1)[0][0]

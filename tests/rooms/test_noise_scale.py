@@ -7,6 +7,7 @@ import pytest
 import phalanx
 from phalanx.callbacks import GradientNoiseScale
 from phalanx.errors import ScopeError, SettingError, UnsupportedError
+from phalanx.split import rows_per_replica
 from phalanx.training.noise import rows_of
 
 FEATURES, NOISE = 6, 2.0
@@ -102,23 +103,23 @@ def test_training_is_the_same_to_the_bit_and_short_batches_are_looked_at():
 
 
 class Batch:
-    def __init__(self, rows, padded):
-        self.rows, self.padded = rows, padded
+    def __init__(self, sizes):
+        self.sizes = sizes
 
 
 @pytest.mark.parametrize(
-    ("rows", "padded", "replicas", "wanted"),
+    ("rows", "replicas", "wanted"),
     [
-        (64, 64, 4, (8, 32)),
-        (64, 64, 1, (32, 64)),
-        (37, 40, 4, (3, 12)),  # shares of 10, 10, 10 and 7
-        (4, 4, 4, (1, 4)),
-        (5, 8, 4, (0, 0)),  # one replica has none
-        (1, 1, 1, (0, 0)),
+        (64, 4, (8, 32)),
+        (64, 1, (32, 64)),
+        (37, 4, (3, 12)),  # shares of 10, 10, 10 and 7
+        (4, 4, (1, 4)),
+        (5, 4, (0, 0)),  # one replica has none
+        (1, 1, (0, 0)),
     ],
 )
-def test_equal_parts_fit_into_the_shortest_share(rows, padded, replicas, wanted):
-    assert rows_of(Batch(rows, padded), replicas) == wanted
+def test_equal_parts_fit_into_the_shortest_share(rows, replicas, wanted):
+    assert rows_of(Batch(rows_per_replica(rows, replicas)), replicas) == wanted
 
 
 def test_a_model_without_a_strategy_is_told_what_to_paste():
