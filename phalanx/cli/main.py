@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import phalanx
-from phalanx.cli import cluster, run
+from phalanx.cli import checkpoint, cluster, run
 from phalanx.errors import PhalanxError, message
 
 _TEACH = """\
@@ -19,9 +19,10 @@ examples:
   phalanx run --replicas 2 train.py      two accelerators, or two CPU replicas
   phalanx run --help                     what is set, and why
   phalanx cluster explain                which cluster the environment describes
+  phalanx checkpoint ls DIR              the backups in a folder, and whether they are complete
 """
 
-_COMMANDS = {"cluster": cluster, "run": run}
+_COMMANDS = {"checkpoint": checkpoint, "cluster": cluster, "run": run}
 
 
 class _Parser(argparse.ArgumentParser):
