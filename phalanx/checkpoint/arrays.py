@@ -14,7 +14,11 @@ from phalanx.checkpoint.manifest import Entry
 from phalanx.engine import runtime
 from phalanx.errors import CheckpointError, EngineError, message
 
-_SHORT = {name: getattr(ml_dtypes, name) for name in dir(ml_dtypes) if name.startswith(("bfloat", "float", "int", "uint"))}
+_SHORT = {
+    name: getattr(ml_dtypes, name)
+    for name in dir(ml_dtypes)
+    if name.startswith(("bfloat", "float", "int", "uint"))
+}
 
 
 def entry(key: str, path: str, value: np.ndarray) -> Entry:
@@ -24,7 +28,7 @@ def entry(key: str, path: str, value: np.ndarray) -> Entry:
 
 def crc(value: np.ndarray) -> int:
     """CRC-32 of an array's bytes in row order."""
-    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8)) if value.size else 0
+    return zlib.crc32(memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))) if value.size else 0
 
 
 def write(folder: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -78,7 +82,11 @@ def _dtype(entry: Entry) -> np.dtype:
 
 def _unlike(folder: str, what: str) -> CheckpointError:
     return CheckpointError(
-        message("A backup's arrays are those of its manifest.", f"{folder}: {what}", "phalanx checkpoint verify DIR")
+        message(
+            "A backup's arrays are those of its manifest.",
+            f"{folder}: {what}",
+            "phalanx checkpoint verify DIR",
+        )
     )
 
 
@@ -89,9 +97,7 @@ def _storage() -> Iterator[tuple[Any, Any]]:
         import orbax.checkpoint as orbax
     except ImportError as error:
         raise EngineError(
-            message(
-                "Backups are stored by Orbax.", f"{error}", "pip install 'orbax-checkpoint>=0.12,<0.13'"
-            )
+            message("Backups are stored by Orbax.", f"{error}", "pip install 'orbax-checkpoint>=0.12,<0.13'")
         ) from error
     alone = orbax.options.MultiprocessingOptions(
         primary_host=runtime.process(),

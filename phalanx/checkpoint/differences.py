@@ -56,7 +56,9 @@ def _compare(saved: Sequence[Entry], wanted: Sequence[Entry]) -> list[str]:
         if name not in then
     ]
     if not lines and list(then) != list(now):
-        first = next(pair for pair in zip(then.values(), now.values(), strict=True) if pair[0].path != pair[1].path)
+        first = next(
+            pair for pair in zip(then.values(), now.values(), strict=True) if pair[0].path != pair[1].path
+        )
         lines.append(f"another order: {first[0].path} was saved where the model has {first[1].path}")
     return lines
 

@@ -85,7 +85,9 @@ def latest(directory: Any) -> str | None:
     Returns:
         Its path, or None if there is none. Sizes are checked here, checksums when it is read.
     """
-    return next((row.backup.path for row in reversed(rows(directory)) if row.backup and not row.problem), None)
+    return next(
+        (row.backup.path for row in reversed(rows(directory)) if row.backup and not row.problem), None
+    )
 
 
 def inspect(directory: Any) -> Backup:

@@ -145,7 +145,13 @@ def _file(found: Any) -> tuple[int, str]:
 def _safe(path: str, where: str) -> str:
     """A relative path that stays below its folder."""
     parts = path.split("/")
-    if not path or "\\" in path or ":" in path or "\0" in path or any(each in ("", ".", "..") for each in parts):
+    if (
+        not path
+        or "\\" in path
+        or ":" in path
+        or "\0" in path
+        or any(each in ("", ".", "..") for each in parts)
+    ):
         raise CheckpointError(
             message(
                 "A backup stays inside its folder.",

@@ -117,7 +117,7 @@ def newest_good(directory: str) -> Backup:
         if wrong:
             raise _damaged(directory, wrong)
         return backup
-    skipped = []
+    skipped: list[str] = []
     for row in reversed([row for row in folder.rows(directory) if not row.name.startswith(folder.TEMPORARY)]):
         wrong = row.problem or (folder.wrong_bytes(row.backup) if row.backup else "no manifest")
         if wrong is None and row.backup is not None:
@@ -183,7 +183,11 @@ def _variables(model: engine.Model) -> dict[str, Any]:
                 seen.add(id(variable))
     if not found:
         raise CheckpointError(
-            message("A backup holds the variables of a built model.", f"{model.name!r} has none yet", "model.build(...)")
+            message(
+                "A backup holds the variables of a built model.",
+                f"{model.name!r} has none yet",
+                "model.build(...)",
+            )
         )
     return found
 

@@ -108,14 +108,14 @@ def _rows(directory: str) -> list[folder.Row]:
 
 
 def _table(found: list[folder.Row], states: list[str]) -> str:
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for row, state in zip(found, states, strict=True):
         if row.backup is None:
             lines.append((row.name, "", "", "", "", "", state))
             continue
         b = row.backup
         when, size = store.local_time(b.manifest.written), folder.size_text(b.manifest.size)
-        lines.append((row.name, b.epoch, b.step, b.updates, size, when, state))
+        lines.append((row.name, str(b.epoch), str(b.step), str(b.updates), size, when, state))
     return table(("backup", "epochs", "steps", "updates", "size", "written", "state"), lines, align="lrrrrll")
 
 
