@@ -9,10 +9,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import orbax.checkpoint as orbax
 
 from phalanx.checkpoint.manifest import Entry
 from phalanx.engine import runtime
-from phalanx.errors import CheckpointError, EngineError, message
+from phalanx.errors import CheckpointError, message
 
 _SHORT = {
     name: getattr(ml_dtypes, name)
@@ -28,7 +29,7 @@ def entry(key: str, path: str, value: np.ndarray) -> Entry:
 
 def crc(value: np.ndarray) -> int:
     """CRC-32 of an array's bytes in row order."""
-    return zlib.crc32(memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))) if value.size else 0
+    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data) if value.size else 0
 
 
 def write(folder: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -36,7 +37,7 @@ def write(folder: str, arrays: Mapping[str, np.ndarray]) -> None:
     tree = {key: value for key, value in arrays.items() if value.size}
     if not tree:
         return
-    with _storage() as (storage, orbax):
+    with _storage() as storage:
         storage.save(folder, args=orbax.args.PyTreeSave(tree))
 
 
@@ -53,14 +54,17 @@ def read(folder: str, entries: Sequence[Entry]) -> dict[str, np.ndarray]:
     arrays = {each.key: np.zeros(each.shape, _dtype(each)) for each in entries if not each.count}
     stored = [each for each in entries if each.count]
     if stored:
-        with _storage() as (storage, orbax):
+        with _storage() as storage:
             there = storage.metadata(folder).item_metadata.tree
             for each in stored:
                 _check(each, there.get(each.key), folder)
-            if there.keys() != {each.key for each in stored}:
-                raise _unlike(folder, "arrays that the manifest does not name")
             wanted = {each.key: orbax.RestoreArgs(restore_type=np.ndarray) for each in stored}
-            arrays |= storage.restore(folder, args=orbax.args.PyTreeRestore(restore_args=wanted))
+            arrays |= storage.restore(
+                folder,
+                args=orbax.args.PyTreeRestore(
+                    item=dict.fromkeys(wanted, 0), restore_args=wanted, partial_restore=True
+                ),
+            )
     for each in entries:
         if crc(arrays[each.key]) != each.crc:
             raise _unlike(folder, f"{each.path} with other bytes than were saved")
@@ -91,14 +95,8 @@ def _unlike(folder: str, what: str) -> CheckpointError:
 
 
 @contextlib.contextmanager
-def _storage() -> Iterator[tuple[Any, Any]]:
+def _storage() -> Iterator[Any]:
     """Orbax, for this process alone."""
-    try:
-        import orbax.checkpoint as orbax
-    except ImportError as error:
-        raise EngineError(
-            message("Backups are stored by Orbax.", f"{error}", "pip install 'orbax-checkpoint>=0.12,<0.13'")
-        ) from error
     alone = orbax.options.MultiprocessingOptions(
         primary_host=runtime.process(),
         active_processes={runtime.process()},
@@ -107,6 +105,6 @@ def _storage() -> Iterator[tuple[Any, Any]]:
     handler = orbax.PyTreeCheckpointHandler(use_ocdbt=True, multiprocessing_options=alone)
     storage = orbax.Checkpointer(handler, multiprocessing_options=alone)
     try:
-        yield storage, orbax
+        yield storage
     finally:
         storage.close()

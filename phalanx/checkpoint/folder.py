@@ -176,7 +176,8 @@ def to_prune(found: Sequence[Row], keep: int) -> list[str]:
     Damaged backups between those that stay are left for a person to look at; older ones go, too.
 
     Example:
-        >>> to_prune([Row("backup-1", None, None), Row("backup-2", None, "cut"), Row("backup-3", None, None)], 1)
+        >>> found = [Row("backup-1", None, None), Row("backup-2", None, "cut"), Row("backup-3", None, None)]
+        >>> to_prune(found, 1)
         ['backup-1', 'backup-2']
     """
     complete = [row.name for row in found if row.problem is None]

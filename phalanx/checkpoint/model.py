@@ -51,8 +51,9 @@ def restore(model: engine.Model, directory: Any) -> str:
         CheckpointError: The model differs, named line by line, or no backup is whole. Nothing is loaded then.
     """
     backup = newest_good(store.absolute(str(directory)))
-    check(model, backup)
-    put(model, storage.read(f"{backup.path}/{ARRAYS}", _own(backup)))
+    engine.build_optimizer(model)
+    entries = check(model, backup)
+    put(model, storage.read(f"{backup.path}/{ARRAYS}", entries))
     return backup.path
 
 
@@ -130,8 +131,13 @@ def newest_good(directory: str) -> Backup:
     raise folder.none_there(directory)
 
 
-def check(model: engine.Model, backup: Backup) -> None:
+def check(model: engine.Model, backup: Backup) -> list[Entry]:
     """Refuse a backup of another model, before any array is read.
+
+    Metrics that had or have not seen a batch have no variables; they start from zero at the next epoch.
+
+    Returns:
+        The arrays to read.
 
     Raises:
         CheckpointError: Naming each difference.
@@ -141,7 +147,12 @@ def check(model: engine.Model, backup: Backup) -> None:
         for (key, path), variable in zip(_paths(model).items(), _variables(model).values(), strict=True)
     ]
     then = str(backup.manifest.about.get("optimizer"))
-    found = differences(_own(backup), wanted, then, about(model)["optimizer"])
+    saved = _own(backup)
+    if not (engine.metrics_built(model) and backup.manifest.about.get("metrics", "built") == "built"):
+        both = {entry.key for entry in saved} & {entry.key for entry in wanted}
+        saved = [entry for entry in saved if entry.part != "metrics" or entry.key in both]
+        wanted = [entry for entry in wanted if entry.part != "metrics" or entry.key in both]
+    found = differences(saved, wanted, then, about(model)["optimizer"])
     if found:
         more = f"; and {len(found) - 20} more" if len(found) > 20 else ""
         raise CheckpointError(
@@ -151,11 +162,12 @@ def check(model: engine.Model, backup: Backup) -> None:
                 f"phalanx checkpoint inspect {backup.path}",
             )
         )
+    return saved
 
 
 def put(model: engine.Model, values: Mapping[str, np.ndarray]) -> None:
     """Give the model's variables their values, all or none; a loop moves them onto the replicas."""
-    variables = _variables(model)
+    variables = {key: variable for key, variable in _variables(model).items() if key in values}
     placed = {key: engine.on_this_device(values[key]) for key in variables}
     with held():
         for key, variable in variables.items():
@@ -165,7 +177,11 @@ def put(model: engine.Model, values: Mapping[str, np.ndarray]) -> None:
 def about(model: engine.Model) -> dict[str, Any]:
     """Who writes a backup: for people, and for named differences."""
     optimizer = getattr(model, "optimizer", None)
-    return {"model": model.name, "optimizer": type(optimizer).__name__}
+    return {
+        "model": model.name,
+        "optimizer": type(optimizer).__name__,
+        "metrics": "built" if engine.metrics_built(model) else "not built",
+    }
 
 
 def _own(backup: Backup) -> list[Entry]:

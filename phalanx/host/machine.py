@@ -26,5 +26,5 @@ def card() -> dict[str, str]:
 
 
 def process_id() -> int:
-    """The number by which the system knows this process."""
+    """The system's number of this process."""
     return os.getpid()

@@ -29,7 +29,8 @@ def launches(folder):
     """For a fixture: gives a function that starts a job, and at the end looks for what is left of all."""
     mark = uuid.uuid4().hex
     started = []
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup a launcher would leave it ignored, as it should
+    # Under nohup a launcher would leave it ignored, as it should.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def launch(code, *options, arguments=(), python=COMMAND, variables=None, **more):
         (folder / "job.py").write_text(START + code)
