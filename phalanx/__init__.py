@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from phalanx.host import env as _env
 
 if TYPE_CHECKING:
-    from phalanx import callbacks, cluster
+    from phalanx import callbacks, checkpoint, cluster
     from phalanx.errors import (
+        CheckpointError,
         ClusterError,
         ColumnError,
         DataError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "CheckpointError": "errors",
     "ClusterError": "errors",
     "ColumnError": "errors",
     "DataError": "errors",
@@ -67,9 +69,10 @@ _HOME = {
     "verify": "parity",
 }
 
-_MODULES = ("callbacks", "cluster")
+_MODULES = ("callbacks", "checkpoint", "cluster")
 
 __all__ = [
+    "CheckpointError",
     "ClusterError",
     "ColumnError",
     "DataError",
@@ -91,6 +94,7 @@ __all__ = [
     "WorkerLost",
     "__version__",
     "callbacks",
+    "checkpoint",
     "cluster",
     "get_scaled_loss",
     "get_strategy",

@@ -2,6 +2,7 @@
 
     PhalanxError
     ├── UserError (ValueError) ......... what was asked for cannot be done as asked
+    │   ├── CheckpointError ............ a backup that cannot be written, read, or used for this model
     │   ├── ClusterError ............... who takes part in a run, and where they are
     │   ├── DeviceError ................ names, counts and kinds of devices
     │   ├── DataError .................. rows, columns, lengths, dtypes of the data
@@ -29,6 +30,10 @@ class PhalanxError(Exception):
 
 class UserError(PhalanxError, ValueError):
     """What was asked for cannot be done as asked."""
+
+
+class CheckpointError(UserError):
+    """A backup that cannot be written, read, or used for this model."""
 
 
 class ClusterError(UserError):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import phalanx
-from phalanx.cli import cluster, manifest, run
+from phalanx.cli import checkpoint, cluster, manifest, run
 from phalanx.errors import PhalanxError, message
 
 _TEACH = """\
@@ -20,9 +20,10 @@ examples:
   phalanx run --help                     what is set, and why
   phalanx cluster explain                which cluster the environment describes
   phalanx manifest slurm --workers 2 train.py   the same script as a job of a scheduler
+  phalanx checkpoint ls DIR              the backups in a folder, and whether they are complete
 """
 
-_COMMANDS = {"cluster": cluster, "manifest": manifest, "run": run}
+_COMMANDS = {"checkpoint": checkpoint, "cluster": cluster, "manifest": manifest, "run": run}
 _SPLIT = {"manifest": manifest.split, "run": run.split}  # what stands behind the script is the script's
 
 

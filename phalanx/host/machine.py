@@ -36,3 +36,8 @@ def card(script: str | None = None) -> dict[str, str]:
     found = pathlib.Path(script) if script else None
     text = found.read_bytes() if found is not None and found.is_file() else b""
     return versions | {"python": python, SCRIPT: hashlib.sha256(text).hexdigest()[:16]}
+
+
+def process_id() -> int:
+    """The system's number of this process."""
+    return os.getpid()

@@ -36,6 +36,18 @@ def build(model: Model, batch: Any) -> None:
     model._symbolic_build(data_batch=batch)
 
 
+def build_optimizer(model: Model) -> None:
+    """Create the optimizer's slots where they wait for a first batch and the layers do not."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not optimizer.built and layers_built(model):
+        optimizer.build(model.trainable_variables)
+
+
+def metrics_built(model: Model) -> bool:
+    """True if every compiled metric has its variables."""
+    return model._compile_metrics is None or bool(model._compile_metrics.built)
+
+
 def build_for_predict(model: Model, x: Any) -> None:
     """Create the layers' variables by one stateless call, as Keras's `predict` does."""
     with keras_backend.StatelessScope():
