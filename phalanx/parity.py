@@ -42,7 +42,7 @@ def verify(
         The largest differences of loss, metrics and variables by path; `print` it, or ask `.equal()`.
 
     Raises:
-        SettingError: No strategy, no steps, or a batch that is not a number of rows.
+        SettingError: No strategy, no function that builds compiled models, or a number that is not whole.
 
     Example:
         >>> import keras, numpy as np, phalanx
@@ -63,14 +63,23 @@ def verify(
                 "phalanx.verify(build_model, x, y, phalanx.MirroredStrategy())",
             )
         )
-    if steps < 1 or batch_size < 1:
+    if not callable(build_model) or isinstance(build_model, engine.Model):
         raise SettingError(
             message(
-                "verify needs at least one step over at least one row.",
-                f"steps={steps}, batch_size={batch_size}",
-                "phalanx.verify(build_model, x, y, strategy, steps=5, batch_size=32)",
+                "build_model is a function that returns a new, compiled model each time.",
+                f"build_model={build_model!r}",
+                "phalanx.verify(build_model, x, y, strategy)   # def build_model(): ...; return model",
             )
         )
+    for name, value, least in (("steps", steps, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise SettingError(
+                message(
+                    f"{name} is a whole number, {least} or more.",
+                    f"{name}={value!r}",
+                    "phalanx.verify(build_model, x, y, strategy, steps=5, batch_size=32, seed=0)",
+                )
+            )
     oracle = OneDeviceStrategy(
         strategy.device_names[0], host_only=strategy.host_only, precision=strategy.precision
     )
@@ -88,7 +97,17 @@ def verify(
 def _build(build_model: Callable[[], Any], strategy: Strategy, seed: int) -> Any:
     engine.reset_names_and_seed(seed)
     with strategy.scope():
-        return build_model()
+        model = build_model()
+    if not isinstance(model, engine.Model) or not model.compiled:
+        what = "a model without compile" if isinstance(model, engine.Model) else repr(model)
+        raise SettingError(
+            message(
+                "build_model is a function that returns a new, compiled model each time.",
+                f"it returned {what}",
+                'model.compile("adam", "mse"); return model   # last lines of build_model',
+            )
+        )
+    return model
 
 
 def _values(model: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import NoReturn
 import phalanx
 from phalanx.cli import checkpoint, cluster, manifest, run
 from phalanx.errors import PhalanxError, message
+from phalanx.host import procs
 
 _TEACH = """\
 examples:
@@ -62,9 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _parser().print_help()
             return
         _COMMANDS[options.command].act(options)
+        sys.stdout.flush()
     except PhalanxError as error:
         print(f"phalanx: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except BrokenPipeError:  # `phalanx ... | head`: the reader has seen enough
+        procs.end_now(0, "")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ It meets as training does, then the chief leads: one question, one worker, one a
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,7 @@ def _lead(spec: ClusterSpec, lines: Mapping[int, wire.Wire], own: _Own) -> Repor
         for worker in lines:
             said[worker] = ask(worker, {"ask": "hello"})
             before = machine.clock()
-            theirs = float(ask(worker, {"ask": "clock"})["clock"])
+            theirs = _number(ask(worker, {"ask": "clock"})["clock"])
             clocks[worker] = theirs - (before + machine.clock()) / 2
         hosts = {worker: _place(each) for worker, each in said.items()}
         if own.folder is not None:
@@ -123,14 +124,14 @@ def _lead(spec: ClusterSpec, lines: Mapping[int, wire.Wire], own: _Own) -> Repor
         for source, target in check.pairs(spec.num_workers):
             where = {"ask": "way", "host": hosts[target][0], "port": hosts[target][1]}
             answer = ask(source, where, _WAY + _ANSWER)
-            ms, mb, why = float(answer["ms"]), float(answer["mb"]), str(answer["why"])
+            ms, mb, why = _number(answer["ms"]), _number(answer["mb"]), _one_line(answer["why"])
             measured.append(Line(source=source, target=target, milliseconds=ms, megabytes=mb, error=why))
-        findings = [text for worker in sorted(said) for text in said[worker]["found"]]
+        findings = [text for worker in sorted(said) for text in map(str, said[worker]["found"])]
         findings += check.cards({worker: dict(each["card"]) for worker, each in said.items()}, own.index)
         findings += check.clocks(clocks)
         findings += check.shared(own.folder or "", blind)
         findings += check.ways(measured, hosts)
-    except (_Gone, KeyError, TypeError, ValueError) as error:
+    except (_Gone, KeyError, TypeError, ValueError, OverflowError) as error:
         gone.append(str(error) if isinstance(error, _Gone) else f"an answer that is none: {error}")
     report = Report(
         workers=spec.num_workers,
@@ -179,8 +180,21 @@ def _place(said: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _plain(text: str) -> str:
-    """A text from the network, so that nothing in it acts on a terminal."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+    """A text from the network, so that nothing in it acts on a terminal or passes for a line of ours."""
+    first, *rest = filter(str.strip, text.split("\n")) if text.strip() else [""]
+    lines = [first, *(f"  {line.strip()}" for line in rest)]
+    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in lines)
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(quote(str(value)))
+    return number
 
 
 def _hello(own: _Own) -> dict[str, Any]:
@@ -205,7 +219,7 @@ def _share(own: _Own, lines: Mapping[int, wire.Wire], ask: Callable[..., dict[st
         for worker in lines:
             answer = ask(worker, {"ask": "shared", "name": name, "token": token})
             if answer["why"]:
-                blind[worker] = str(answer["why"])
+                blind[worker] = _one_line(answer["why"])
     return blind
 
 

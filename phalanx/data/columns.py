@@ -79,9 +79,37 @@ def check_numeric(name: str, column: Any) -> None:
             kept = dtype if isinstance(dtype, np.dtype) else _Extension(str(dtype))
             _check_dtype(f"{name}[{key!r}]", kept, can_stay=False)
     elif isinstance(column, (list, tuple)):
-        _check_dtype(name, list)
+        raise _not_an_array(name, column)
     else:
         _check_dtype(name, getattr(column, "dtype", type(column)))
+
+
+def check_lists(batch: Any) -> None:
+    """Refuse rows of plain numbers, which are no arrays.
+
+    Raises:
+        ColumnError: Naming the column and the remedy.
+    """
+    for name, column in named(batch):
+        if isinstance(column, (list, tuple)):
+            raise _not_an_array(name, column)
+
+
+def _not_an_array(name: str, column: Any) -> ColumnError:
+    try:
+        numbers = np.asarray(column).dtype.kind in "biufc"
+    except ValueError:  # rows of unequal length
+        paste = f"{name} = keras.utils.pad_sequences({name}, dtype='float32')"
+    else:
+        as_numbers = f'{name} = np.asarray({name}, "float32")'
+        paste = as_numbers if numbers else f"{name} = np.unique({name}, return_inverse=True)[1]"
+    return ColumnError(
+        message(
+            "Columns are arrays of numbers, and all their rows have one shape.",
+            f"{name} of type {type(column).__name__}",
+            paste,
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +124,15 @@ class _Extension:
 
 
 def _check_dtype(name: str, dtype: Any, can_stay: bool = True) -> None:
-    if getattr(dtype, "kind", None) in ("O", "S", "U", "M", "m") or dtype in (str, bytes, list):
+    if getattr(dtype, "names", None):
+        raise ColumnError(
+            message(
+                "A column holds one number in each place; fields are columns of their own.",
+                f"{name} of fields {', '.join(dtype.names)}",
+                f"{name} = np.stack([{name}[field] for field in {name}.dtype.names], axis=-1)",
+            )
+        )
+    if getattr(dtype, "kind", None) in ("O", "S", "U", "M", "m") or dtype in (str, bytes):
         key = name.split("'")[1] if can_stay and "'" in name else None
         keep = f"   # or: phalanx.MirroredStrategy(host_only=[{key!r}])" if key else ""
         raise ColumnError(

@@ -177,8 +177,20 @@ def _is_count(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, (int, np.integer)) and int(value) >= 1
 
 
+def _are_pairs(rows: list[Any]) -> bool:
+    return all(isinstance(each, tuple) and len(each) in (2, 3) for each in rows)
+
+
 def _check_arrays(data: tuple[Any, Any, Any], name: str) -> None:
     """Check arrays whole, before a byte is read; other kinds show themselves batch by batch."""
+    if isinstance(data[0], list) and data[1] is None and data[0] and _are_pairs(data[0]):
+        raise DataError(
+            message(
+                "Rows come as arrays, features and targets apart; a list is a list of input columns.",
+                f"{name}: a list of {len(data[0])} pairs",
+                "x, y = (np.stack(part) for part in zip(*pairs)); fit(x, y)",
+            )
+        )
     for path, column in columns.named(data):
         if isinstance(column, (list, tuple, str, bytes)):
             columns.check_numeric(path, column)
@@ -187,6 +199,14 @@ def _check_arrays(data: tuple[Any, Any, Any], name: str) -> None:
         return
     for path, column in found:
         columns.check_numeric(path, column)
+        if not column.shape:
+            raise DataError(
+                message(
+                    "Data has rows: its first dim counts them.",
+                    f"{name}: {path} is a single number",
+                    f"{path} = np.asarray({path}).reshape(1, 1)   # one row of one number",
+                )
+            )
     rows = {path: int(column.shape[0]) for path, column in found if len(column.shape)}
     if len(set(rows.values())) > 1:
         raise DataError(

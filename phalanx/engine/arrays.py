@@ -165,8 +165,8 @@ class Placement:
 
 
 def to_host(tree: Any) -> Any:
-    """Fetch a tree of device arrays as NumPy arrays."""
-    return jax.tree.map(np.asarray, tree)
+    """Fetch a tree of device arrays as NumPy arrays of their own, which may be written to."""
+    return jax.tree.map(np.array, tree)
 
 
 def wait(value: Any) -> None:

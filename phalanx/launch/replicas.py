@@ -209,8 +209,16 @@ def _visible(chosen: str | None, count: int) -> list[str]:
 def _asked_for(environ: Mapping[str, str]) -> tuple[str | None, int | None]:
     """How the environment asks for a number of CPU devices, if it does; of the two, JAX's own wins."""
     own = environ.get("JAX_NUM_CPU_DEVICES", "")
-    if re.fullmatch(r"[0-9]{1,9}", own):
+    if re.fullmatch(r"[1-9][0-9]{0,8}", own):
         return "JAX_NUM_CPU_DEVICES", int(own)
+    if own:
+        raise SettingError(
+            message(
+                "JAX_NUM_CPU_DEVICES is a whole number of devices, 1 or more.",
+                f"JAX_NUM_CPU_DEVICES={own}",
+                "unset JAX_NUM_CPU_DEVICES; phalanx run --replicas 2 train.py",
+            )
+        )
     forced = re.findall(
         r"--xla_force_host_platform_device_count=([0-9]{1,9})\b", environ.get("XLA_FLAGS", "")
     )

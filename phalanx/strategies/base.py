@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from phalanx.data.sharding import Sharding
@@ -15,7 +15,7 @@ from phalanx.engine import keras as engine
 from phalanx.engine import runtime
 from phalanx.engine.arrays import DATA_AXIS, Placement
 from phalanx.engine.runtime import Exchange
-from phalanx.errors import PhalanxError, SettingError, message
+from phalanx.errors import PhalanxError, ScopeError, SettingError, message
 from phalanx.flat import Travel
 from phalanx.precision import Precision
 from phalanx.strategies import current
@@ -79,6 +79,14 @@ class Strategy(engine.Distribution):
                     f"phalanx.{type(self).__name__}(host_only=[{host_only!r}])",
                 )
             )
+        if not isinstance(host_only, Collection) or not all(isinstance(each, str) for each in host_only):
+            raise SettingError(
+                message(
+                    "host_only is a list of feature names.",
+                    f"host_only={host_only!r}",
+                    f'phalanx.{type(self).__name__}(host_only=["id"])',
+                )
+            )
         if precision is not None and not isinstance(precision, Precision):
             raise SettingError(
                 message(
@@ -133,8 +141,7 @@ class Strategy(engine.Distribution):
         """
         current.enter(self)
         try:
-            with _in_force(self):
-                yield self
+            yield self
         finally:
             current.leave()
 
@@ -198,17 +205,6 @@ class Strategy(engine.Distribution):
     __str__ = __repr__
 
 
-@contextlib.contextmanager
-def _in_force(strategy: Any) -> Iterator[None]:
-    """New variables follow the strategy inside."""
-    before = engine.current_distribution()
-    engine.set_distribution(strategy)
-    try:
-        yield
-    finally:
-        engine.set_distribution(before)
-
-
 def active() -> Strategy | None:
     """The strategy of the open scope, or the one given to `keras.distribution.set_distribution`."""
     found = current.entered() or engine.current_distribution()
@@ -227,7 +223,19 @@ def _remember(model: engine.Model) -> None:
 
 
 def _compiled(model: engine.Model) -> None:
-    """Remember, and look at the outputs if they are known already."""
+    """Remember, and look at the outputs if they are known already.
+
+    Raises:
+        ScopeError: One of our loops trains the model at this moment, with the steps compiled before.
+    """
+    if current.trains(model):
+        raise ScopeError(
+            message(
+                "A model is compiled before its loop, and not inside it: the loop would go on as it was.",
+                f"{model.name!r}.compile(...) inside its own fit, evaluate or predict",
+                "model.fit(x, y, epochs=1); model.compile(...); model.fit(x, y, initial_epoch=1, epochs=3)",
+            )
+        )
     _remember(model)
     home = home_of(model)
     if home is not None:

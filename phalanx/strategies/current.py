@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class _Scopes(threading.local):
     def __init__(self) -> None:
         self.entered: list[Strategy] = []
+        self.outside: Any = None  # what Keras's distribution was before the first of them
         self.loops = 0  # loops of ours that run in this thread, and have set Keras's distribution themselves
         self.models: list[Any] = []  # the models that they train, outermost first
 
@@ -61,6 +62,11 @@ def plain() -> Iterator[None]:
             engine.set_distribution(before)
 
 
+def trains(model: Any) -> bool:
+    """True while one of our loops runs this model in this thread."""
+    return any(each is model for each in _scopes.models)
+
+
 def in_loop() -> bool:
     """True while one of our loops runs in this thread."""
     return _scopes.loops > 0
@@ -81,12 +87,16 @@ def enter(strategy: Strategy) -> None:
                 "with strategy.scope(): ...   # leave the outer scope first",
             )
         )
+    if not _scopes.entered:
+        _scopes.outside = engine.current_distribution()
     _scopes.entered.append(strategy)
+    engine.set_distribution(strategy)
 
 
 def leave() -> None:
-    """Leave the innermost scope."""
+    """Leave a scope; which of several equal ones does not matter, so they may end in any order."""
     _scopes.entered.pop()
+    engine.set_distribution(entered() or _scopes.outside)
 
 
 def hold() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.engine import keras as engine
-from phalanx.errors import SettingError, message
+from phalanx.errors import SettingError, message, warn
 
 
 def check_fit(
@@ -63,6 +63,19 @@ def check_fit(
     if shuffle not in (None, True, False):
         raise _wrong("shuffle is True or False.", "shuffle", shuffle, "fit(x, y, shuffle=True)")
     check_callbacks(callbacks)
+
+
+def warn_without_validation(**given: Any) -> None:
+    """Say which arguments about validation are without effect, because there is no validation data."""
+    names = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if names:
+        warn(
+            message(
+                "Arguments about validation need validation data.",
+                f"{', '.join(names)} without validation_data or validation_split: without effect",
+                "fit(x, y, validation_data=(x_val, y_val))",
+            )
+        )
 
 
 def check_callbacks(callbacks: Any) -> None:

@@ -59,6 +59,12 @@ def fit(
         callbacks=callbacks,
         shuffle=shuffle,
     )
+    if validation_data is None and not validation_split:
+        arguments.warn_without_validation(
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=None if validation_freq == 1 else validation_freq,
+        )
     epochs = engine.capped_epochs(epochs)
     host = None
     if validation_split and validation_data is None:
@@ -92,6 +98,7 @@ def fit(
             steps=validation_steps,
             host=host,
         )
+    setup.check_targets(model, feed)
     setup.ready(model, home, feed)
     if val_feed is not None:
         setup.look_at(val_feed, has_targets=y is not None)

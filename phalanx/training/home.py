@@ -177,6 +177,15 @@ def travels(model: engine.Model, strategy: Strategy) -> flat.Travel:
 
 
 def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, ...]) -> Callable[..., Any]:
+    own = engine.own_function(model, kind)
+    if own:
+        raise UnsupportedError(
+            message(
+                "Phalanx compiles a model's steps itself; what a step does is for train_step and its kin.",
+                f"{type(model).__name__}.{own} is overridden",
+                f"def {kind}_step(self, state, data): ...   # instead of {own}",
+            )
+        )
     whole = strategy.placement.whole
     run: Callable[..., Any]
     if kind == "predict":

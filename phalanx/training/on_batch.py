@@ -75,6 +75,7 @@ def _update(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...], 
 
 def _placed(model: engine.Model, home: Home, batch: Any) -> tuple[Any, Group]:
     strategy = home.strategy
+    columns.check_lists(columns.take_host_only(batch, strategy.host_only)[0])
     batch, _ = columns.take_host_only(engine.as_host(batch), strategy.host_only)
     rows = columns.count_rows(batch, "the batch")
     placed = strategy.placement.place(batch, rows, split=engine.compiles(model))

@@ -96,6 +96,22 @@ def look_at(feed: Feed, has_targets: bool) -> None:
         )
 
 
+def check_targets(model: engine.Model, feed: Feed) -> None:
+    """Refuse arrays of features alone for a model whose loss compares with targets.
+
+    Raises:
+        DataError: Naming the loss.
+    """
+    if isinstance(feed.source, Source) and feed.source.lacks_targets and engine.wants_targets(model):
+        raise DataError(
+            message(
+                "A compiled loss compares outputs with targets.",
+                f"{feed.source.name}: x alone, and {model.name!r} was compiled with loss={model.loss!r}",
+                "fit(x, y)   # fit(x, x) for an autoencoder; add_loss needs no targets",
+            )
+        )
+
+
 def build(model: engine.Model, home: Home, batch: Any) -> None:
     """Create all variables that are still missing, and look at outputs that were not known at `compile`.
 

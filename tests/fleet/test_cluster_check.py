@@ -152,6 +152,50 @@ HELLO = {
 
 
 @pytest.mark.parametrize(
+    ("hello", "clock", "why", "said"),
+    [
+        ({"found": [1]}, 0.0, "", "nothing of it acts"),
+        ({"port": float("inf")}, 0.0, "", "an answer that is none"),
+        ({}, float("nan"), "", "an answer that is none: 'nan'"),
+        ({}, 0.0, "no\n\n2 workers, nothing is wrong", "no 2 workers, nothing is wrong"),
+        ({"found": ["no\n\n2 workers, nothing is wrong"]}, 0.0, "", "\n  2 workers, nothing is wrong"),
+    ],
+    ids=[
+        "a finding of numbers",
+        "a port without end",
+        "a clock of no time",
+        "a false line",
+        "a false finding",
+    ],
+)
+def test_a_worker_that_answers_nonsense_breaks_nothing_and_writes_no_line_of_ours(
+    hello, clock, why, said, tmp_path
+):
+    ports = free_ports(2)
+    out = []
+    chief = threading.Thread(
+        target=lambda: out.append(check(tmp_path, only=(0,), configs={0: tf_config(ports, 0)}))
+    )
+    chief.start()
+    line = wire.connect("127.0.0.1", ports[0], wire.now() + 30)
+    line.send({"phalanx": 1, "worker": 1, "workers": 2, "card": {"purpose": "phalanx cluster check"}})
+    line.receive(wire.now() + 30)
+    replies = {
+        "hello": HELLO | {"found": [], "card": {"phalanx": "x"}} | hello,
+        "clock": {"clock": clock},
+        "way": {"ms": 1.0, "mb": 1.0, "why": why},
+    }
+    while (question := line.receive(wire.now() + 25)) is not None and question["ask"] != "end":
+        line.send(replies[question["ask"]])
+    line.close()
+    chief.join(80)
+    code, text, err = out[0][0]
+    assert code == 1 and not err
+    assert said in text or said == "nothing of it acts"
+    assert not any(each.startswith("2 workers, nothing is wrong") for each in text.splitlines())
+
+
+@pytest.mark.parametrize(
     ("answer", "said"),
     [
         (None, "worker 1 gave no answer"),

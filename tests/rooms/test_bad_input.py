@@ -8,7 +8,15 @@ import pytest
 from keras import layers
 
 import phalanx
-from phalanx import ColumnError, DataError, DeviceError, PhalanxWarning, SettingError
+from phalanx import (
+    ColumnError,
+    DataError,
+    DeviceError,
+    PhalanxWarning,
+    ScopeError,
+    SettingError,
+    UnsupportedError,
+)
 from tests.rooms.cases import assert_equal, built, replicas
 from tests.rooms.test_inputs_arrays import BATCH, X, Y, all_variables, model_on
 from tests.rooms.test_inputs_streams import Batches, finite
@@ -106,6 +114,34 @@ def test_a_list_that_is_no_column_is_named_and_not_printed_row_by_row(ids):
 def test_targets_without_numbers_are_named():
     refused(ColumnError, "y of dtype <U6", "np.unique(y, return_inverse=True)", X[:70], STRINGS)
     refused(ColumnError, "y[1] of dtype <U6", "y[1]", X[:70], [Y[:70], STRINGS])
+
+
+def test_lists_of_numbers_are_no_columns_and_the_remedy_fits_what_is_in_them():
+    refused(ColumnError, "y of type list", 'np.asarray(y, "float32")', X[:3], [1.0, 2.0, 3.0])
+    refused(ColumnError, "sample_weight of type list", "np.asarray", X[:2], Y[:2], sample_weight=[1.0, 2.0])
+    refused(ColumnError, "y of type list", "np.unique(y", X[:3], ["a", "b", "c"])
+    refused(ColumnError, "y of type list", "pad_sequences(y", X[:2], [[1.0], [1.0, 2.0]])
+    with pytest.raises(ColumnError, match="x of type list"):
+        model_on(2).train_on_batch([[1.0] * 8], [[1.0]])
+
+
+def test_rows_given_as_pairs_are_named():
+    pairs = list(zip(X[:3], Y[:3], strict=True))
+    refused(DataError, "a list of 3 pairs", "zip(*pairs)", pairs)
+
+
+def test_fields_are_no_numbers():
+    refused(
+        ColumnError, "x of fields a, b", "x.dtype.names", np.zeros(70, [("a", "f4"), ("b", "f4")]), Y[:70]
+    )
+
+
+def test_a_single_number_is_no_data():
+    refused(DataError, "x is a single number", "reshape(1, 1)", np.float32(3), np.float32(1))
+
+
+def test_features_alone_are_not_enough_for_a_loss_that_compares():
+    refused(DataError, "x alone, and", "fit(x, y)", X[:70])
 
 
 def test_dates_are_named():
@@ -575,3 +611,85 @@ def test_plain_arguments_are_refused_before_any_step_with_their_value(options, s
         model.fit(x, y, verbose=0, **options)
     assert "received:" in str(caught.value) and "next:" in str(caught.value)
     assert int(model.optimizer.iterations) == 0
+
+
+# ------------------------------------------------------------------------- what has no effect, or another one
+
+
+def test_arguments_about_validation_without_validation_data_warn():
+    with pytest.warns(PhalanxWarning, match=r"validation_steps=3, validation_freq=2 without validation_data"):
+        model_on(2).fit(X[:70], Y[:70], validation_steps=3, validation_freq=2, verbose=0)
+
+
+def test_a_model_is_not_compiled_inside_its_own_loop():
+    with replicas(2).scope():
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(1)])
+        model.compile("sgd", "mse")
+    again = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.compile("sgd", "mae"))
+    with pytest.raises(ScopeError) as error:
+        model.fit(X[:70], Y[:70], epochs=3, verbose=0, callbacks=[again])
+    assert "compile(...) inside its own fit" in parts(error)[1]
+    model.compile("sgd", "mae")
+    model.fit(X[:70], Y[:70], verbose=0)
+
+
+@pytest.mark.parametrize("kind", ["train", "test", "predict"])
+def test_a_function_that_would_never_be_called_is_refused(kind):
+    def own(self, force=False):
+        raise AssertionError
+
+    kept = type("Kept", (keras.Sequential,), {f"make_{kind}_function": own})
+    with replicas(2).scope():
+        model = kept([keras.Input((8,)), layers.Dense(1)])
+        model.compile("sgd", "mse")
+    calls = {
+        "train": lambda: model.fit(X[:70], Y[:70], verbose=0),
+        "test": lambda: model.evaluate(X[:70], Y[:70], verbose=0),
+        "predict": lambda: model.predict(X[:70], verbose=0),
+    }
+    with pytest.raises(UnsupportedError) as error:
+        calls[kind]()
+    assert f"Kept.make_{kind}_function is overridden" in parts(error)[1]
+
+
+@pytest.mark.parametrize("names", [3, [3]])
+def test_columns_of_the_host_are_named(names):
+    with pytest.raises(SettingError) as error:
+        phalanx.MirroredStrategy(["cpu:0"], host_only=names)
+    assert f"host_only={names!r}" in parts(error)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "received"),
+    [
+        ({"steps": 2.5}, "steps=2.5"),
+        ({"batch_size": "8"}, "batch_size='8'"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"build_model": 3}, "build_model=3"),
+        ({"build_model": lambda: None}, "it returned None"),
+        ({"build_model": lambda: keras.Sequential([layers.Dense(1)])}, "without compile"),
+    ],
+)
+def test_verify_refuses_what_it_cannot_compare(given, received):
+    def build():
+        raise AssertionError
+
+    arguments = {"build_model": build, "x": X[:70], "y": Y[:70], "strategy": replicas(2)} | given
+    with pytest.raises(SettingError) as error:
+        phalanx.verify(**arguments)
+    assert received in parts(error)[1]
+
+
+def test_scopes_of_one_strategy_may_end_in_any_order():
+    strategy = replicas(2)
+    first, second = strategy.scope(), strategy.scope()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert phalanx.get_strategy() is strategy
+    second.__exit__(None, None, None)
+    assert not phalanx.has_strategy()
+
+
+def test_predictions_of_a_batch_are_the_users_own():
+    assert model_on(2).predict_on_batch(X[:7]).flags.writeable

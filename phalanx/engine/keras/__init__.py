@@ -54,11 +54,13 @@ from phalanx.engine.keras.model import (
     learning_rate,
     metrics_built,
     needs_build,
+    own_function,
     random_state,
     release,
     reset_names_and_seed,
     set_learning_rate,
     set_random_state,
+    wants_targets,
 )
 from phalanx.engine.keras.precision import (
     heads,
@@ -161,6 +163,7 @@ __all__ = [
     "optimizer_options",
     "optimizer_rate",
     "own_batches",
+    "own_function",
     "random_state",
     "raw_value",
     "release",
@@ -178,4 +181,5 @@ __all__ = [
     "unpack",
     "unscale",
     "variables_of",
+    "wants_targets",
 ]

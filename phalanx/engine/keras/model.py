@@ -26,6 +26,24 @@ def needs_build(model: Model) -> bool:
     )
 
 
+def wants_targets(model: Model) -> bool:
+    """True for Keras's own training step with a loss for every output, which cannot do without targets."""
+    return (
+        model.loss is not None
+        and model._compile_loss is not None
+        and all(
+            getattr(type(model), name) is getattr(Model, name)
+            for name in ("train_step", "compute_loss", "compute_loss_and_updates")
+        )
+    )
+
+
+def own_function(model: Model, kind: str) -> str | None:
+    """The name of a model's own `make_train_function` or the like; None where it is Keras's."""
+    name = f"make_{kind}_function"
+    return None if getattr(type(model), name) is getattr(Model, name) else name
+
+
 def layers_built(model: Model) -> bool:
     """True if every layer has its variables."""
     return all(layer.built for layer in model._flatten_layers())
