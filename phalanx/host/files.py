@@ -20,6 +20,11 @@ def kind(path: str) -> str:
     return "folder" if found.is_dir() else "file" if found.exists() else "nothing"
 
 
+def working_folder() -> str:
+    """Where this process runs: the absolute path."""
+    return str(pathlib.Path.cwd())
+
+
 def matches(pattern: str) -> list[str]:
     """Absolute paths that match a pattern such as `"/dev/nvidia[0-9]*"`, sorted."""
     return sorted(str(path) for path in pathlib.Path("/").glob(pattern.lstrip("/")))

@@ -6,13 +6,12 @@ Ray places and carries; an actor on each place keeps one process, which is the s
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from phalanx.errors import PhalanxError, SettingError, message
-from phalanx.host import watch
+from phalanx.host import files, ray_cluster, watch
 from phalanx.host.keeper import Keeper
 from phalanx.launch.crew import Ended, Worker, first_failure, flush, hear
 from phalanx.launch.supervise import Settings, ending, farewell, repeat
@@ -25,7 +24,6 @@ CARRIED = ("KERAS_", "JAX_", "XLA_", "NCCL_", "TF_CPP_", "NPROC", "PYTHONPATH")
 
 _PLACED = 60.0  # seconds for the gang to be placed, and for its actors to answer
 _HEAR = 0.5  # seconds for which an actor waits for output
-_ERRORS = 40  # the level of Python's logging: errors only
 _LOST = -9  # the status of a worker that is gone with its node
 
 
@@ -62,7 +60,7 @@ def supervise_on_ray(job: RayJob, environ: Mapping[str, str], settings: Settings
     Raises:
         SettingError: Ray is not installed, no cluster is found, or it has no room for all workers at once.
     """
-    ray = _ray(job.address)
+    ray = ray_cluster.join(job.address)
     try:
         with watch.Watch() as eyes:
             turns = Turns(eyes)
@@ -77,26 +75,6 @@ def supervise_on_ray(job: RayJob, environ: Mapping[str, str], settings: Settings
             return repeat(run_once, turns, settings.policy, job.workers)
     finally:
         ray.shutdown()
-
-
-def _ray(address: str | None) -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise SettingError(
-            message("Ray is a package of its own.", "no package ray", "pip install 'phalanx[ray]'")
-        ) from None
-    try:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level=_ERRORS)
-    except Exception as error:  # of several kinds, and of none of Ray's own
-        raise SettingError(
-            message(
-                "Workers go to a Ray cluster that runs.",
-                f"--address {address or 'auto'}: {str(error).splitlines()[0][:200]}",
-                "ray start --head   # here, and on other machines: ray start --address=host:6379",
-            )
-        ) from None
-    return ray
 
 
 class _Gang:
@@ -156,7 +134,7 @@ class _Gang:
             where = strategy(self._group, placement_group_bundle_index=index)
             options = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": where}
             self._actors.append(keeper.options(**options).remote())
-        folder = os.getcwd()
+        folder = files.working_folder()
         places = self._ask([actor.place.remote(folder, job.script) for actor in self._actors])
         for index, (host, _, missing) in enumerate(places):
             if missing:
@@ -246,9 +224,7 @@ class _Actor(Keeper):
     """A keeper that knows its node's address from Ray."""
 
     def __init__(self) -> None:
-        import ray
-
-        self._address = str(ray.util.get_node_ip_address())
+        self._address = ray_cluster.own_address()
         super().__init__(self._address)
 
     def place(self, folder: str, script: str | None) -> Any:
