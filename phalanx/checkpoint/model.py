@@ -91,16 +91,23 @@ def write(
         store.write(f"{temporary}/{MANIFEST}", manifest.to_json())
         store.sync(temporary)
         store.commit(temporary, f"{directory}/{name}")
-    except (OSError, ValueError, RuntimeError) as error:  # Orbax gives the system's errors other types
+    except BaseException as error:
         store.remove(temporary)
-        raise CheckpointError(
-            message(
-                "A backup is written whole, or not at all; the last good one stays.",
-                f"{directory}: {type(error).__name__}: {str(error)[:500]}",
-                f"df -h {directory}; ls -ld {directory}",
-            )
-        ) from error
+        if isinstance(error, OSError | ValueError | RuntimeError):  # Orbax gives the system's other types
+            raise refused(directory, error) from error
+        raise
     return f"{directory}/{name}"
+
+
+def refused(directory: str, error: BaseException) -> CheckpointError:
+    """The error for a backup that could not be written, with path and cause."""
+    return CheckpointError(
+        message(
+            "A backup is written whole, or not at all; the last good one stays.",
+            f"{directory}: {type(error).__name__}: {str(error)[:500]}",
+            f"df -h {directory}; ls -ld {directory}",
+        )
+    )
 
 
 def newest_good(directory: str) -> Backup:
