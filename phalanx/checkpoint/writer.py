@@ -12,7 +12,7 @@ import numpy as np
 
 from phalanx.checkpoint import folder, model
 from phalanx.errors import CheckpointError, SettingError, message
-from phalanx.host import store
+from phalanx.host import progress, store
 from phalanx.host.watch import now
 
 PATIENCE = 600.0
@@ -146,6 +146,7 @@ class Writer:
             self.newest = model.write(
                 self.directory, snapshot.paths, snapshot.values, snapshot.progress, snapshot.about
             )
+            progress.tell()
             for name in folder.to_prune(folder.rows(self.directory), self._keep):
                 store.remove(f"{self.directory}/{name}")
         except CheckpointError as failure:
