@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ def save(model: engine.Model, directory: Any) -> str:
     Raises:
         CheckpointError: It cannot be written; what was there before stays as it is.
     """
-    values = _copies(model)
+    values = copies(model)
     iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
     progress = {"updates": 0 if iterations is None else int(iterations)}
-    return write(store.absolute(str(directory)), _paths(model), values, progress, about(model))
+    return write(store.absolute(str(directory)), paths(model), values, progress, about(model))
 
 
 def restore(model: engine.Model, directory: Any) -> str:
@@ -151,7 +151,7 @@ def check(model: engine.Model, backup: Backup) -> list[Entry]:
     """
     wanted = [
         Entry(key, path, tuple(variable.shape), str(engine.raw_value(variable).dtype), 0)
-        for (key, path), variable in zip(_paths(model).items(), _variables(model).values(), strict=True)
+        for (key, path), variable in zip(paths(model).items(), _variables(model).values(), strict=True)
     ]
     then = str(backup.manifest.about.get("optimizer"))
     saved = _own(backup)
@@ -215,13 +215,14 @@ def _variables(model: engine.Model) -> dict[str, Any]:
     return found
 
 
-def _paths(model: engine.Model) -> dict[str, str]:
+def paths(model: engine.Model) -> dict[str, str]:
     return {key: variable.path for key, variable in _variables(model).items()}
 
 
-def _copies(model: engine.Model) -> dict[str, np.ndarray]:
+def copies(model: engine.Model, parts: Collection[str] = engine.PARTS) -> dict[str, np.ndarray]:
     """Copies in host memory: a step that follows may use the arrays' own memory again."""
-    values = {key: engine.raw_value(variable) for key, variable in _variables(model).items()}
+    every = ((key, engine.raw_value(variable)) for key, variable in _variables(model).items())
+    values = {key: value for key, value in every if key.partition(".")[0] in parts}
     for value in values.values():
         value.copy_to_host_async()
     return {key: np.array(value) for key, value in values.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.data import columns, grain_rows, sharding
+from phalanx.data import columns, doubts, grain_rows, sharding
 from phalanx.data.grain_rows import GrainRows
 from phalanx.data.sharding import Sharding
 from phalanx.data.share import Own, Share, like_whole
@@ -28,6 +28,8 @@ class Source:
     Attributes:
         lacks_targets: True for arrays of features alone.
         sharding: Which worker reads what, and why.
+        skips: A pass can begin at any batch; see `later`.
+        doubt: Why a run on this data may not resume to the bit; None where it does.
     """
 
     one_shot = False
@@ -40,6 +42,8 @@ class Source:
         self.reuses_memory = not engine.is_array(adapter)
         self._host = host or {}
         self.lacks_targets = False
+        self.skips = engine.skips(adapter)
+        self.doubt: str | None = None
 
     @property
     def num_batches(self) -> int | None:
@@ -66,7 +70,15 @@ class Source:
         """Read from the start: host batches, or this worker's `Share` of each."""
         if self._own is not None:
             return (Share(*each) for each in engine.own_batches(self.adapter, self._own))
-        batches = engine.host_batches(self.adapter)
+        return self._looked_up(engine.host_batches(self.adapter))
+
+    def later(self, skip: int) -> Iterator[Any]:
+        """Like `batches`, without the first `skip`, 1 or more, which are not read; the order is drawn now."""
+        if self._own is not None:
+            return (Share(*each) for each in engine.own_batches(self.adapter, self._own, skip))
+        return self._looked_up(engine.later_batches(self.adapter, skip))
+
+    def _looked_up(self, batches: Iterator[Any]) -> Iterator[Any]:
         return (columns.look_up(batch, self._host) for batch in batches) if self._host else batches
 
 
@@ -138,6 +150,7 @@ def open_source(
         if stream.peek() is None:
             raise _no_batch(name)
         stream.sharding = sharding.decide("a generator", workers)
+        stream.doubt = doubts.doubt(x)
         return stream
     if workers > 1 and own is not None and not host_only and (rows := grain_rows.find(x)) is not None:
         return GrainRows(rows, name, own, sharding.decide("rows", workers))
@@ -149,7 +162,7 @@ def open_source(
     kind = "arrays" if engine.is_array(adapter) else f"a {type(x).__name__}"
     chosen = sharding.decide(kind, workers, host_only=bool(host))
     source = Source(adapter, name, host, own if chosen.policy == "data" else None)
-    source.sharding = chosen
+    source.sharding, source.doubt = chosen, doubts.doubt(x)
     source.lacks_targets = y is None and engine.is_array(source.adapter)
     if source.num_batches == 0:
         raise DataError(

@@ -219,7 +219,7 @@ def test_at_least_one_backup_stays(keep, tmp_path):
 def test_a_model_is_restored_from_a_snapshot_taken_while_it_trained_on(tmp_path):
     net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     net.compile("sgd", "mse")
-    paths, values = model._paths(net), model._copies(net)
+    paths, values = model.paths(net), model.copies(net)
     with Writer(str(tmp_path), keep=1) as writer:
         writer.save(Snapshot(paths, values, {"updates": 0}, model.about(net)))
         net.set_weights([each + 1 for each in net.get_weights()])
