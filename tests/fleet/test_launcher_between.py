@@ -26,12 +26,9 @@ with open(f"runs{index}", "a+") as runs:
 sys.exit(3 if count == 1 and "--fail" in sys.argv else 0)
 """
 FREE = {
-    name: ""
-    for name in (
-        "JAX_COMPILATION_CACHE_DIR",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES",
-    )
+    "JAX_COMPILATION_CACHE_DIR": "",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "",
 }
 
 
@@ -68,7 +65,7 @@ def test_workers_that_never_start_again_get_nothing(run, tmp_path):
 
 
 def test_without_a_place_for_it_the_workers_run_all_the_same(run, tmp_path):
-    variables = FREE | {name: "/proc/1" for name in ("TMPDIR", "TEMP", "TMP")}
+    variables = FREE | {"TMPDIR": "/proc/1", "TEMP": "/proc/1", "TMP": "/proc/1"}
     code, _, err = run(LOOK, "--workers", "1", "--max-restarts", "1", variables=variables)
     assert code == 0, err
     assert looks(tmp_path)[0][0][3] is not None, "a system has more than one temporary folder"
@@ -121,9 +118,3 @@ def test_a_restart_compiles_nothing_twice_and_computes_the_same(run, tmp_path):
         (losses, first), *again = looks(tmp_path, index)
         assert [each for each, _ in again] == [losses]
         assert first < min(hits for _, hits in again), looks(tmp_path, index)
-    print(
-        looks(tmp_path, 0)[0][1:],
-        looks(tmp_path, 0)[1][1:],
-        looks(tmp_path, 1)[0][1:],
-        looks(tmp_path, 1)[1][1:],
-    )
