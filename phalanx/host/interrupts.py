@@ -10,6 +10,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from phalanx.restart import PREEMPTED
+
 _LARGEST = 512  # bytes that no system's `struct sigaction` exceeds
 
 
@@ -53,8 +55,8 @@ class Notice:
     thread nothing is caught.
 
     At the end what was there before is put back. A notice that nobody has acted on then arrives as it would
-    have without this, unless an error is on its way; after one that ends the process (`SystemExit` leaves the
-    block) SIGTERM stays ignored.
+    have without this, unless an error is on its way. Where a process ends because it, or another worker, was
+    asked to go (`SystemExit` leaves the block), SIGTERM stays ignored: its exit code is to be its own.
 
     Example:
         >>> with Notice() as notice:
@@ -92,7 +94,7 @@ class Notice:
     ) -> None:
         if self._before is signal.SIG_IGN:
             return
-        if self._seen and isinstance(error, SystemExit):
+        if isinstance(error, SystemExit) and (self._seen or error.code == PREEMPTED):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return
         signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
