@@ -1,15 +1,15 @@
 """A fit that is stopped and started again equals the one that nobody disturbed, to the bit, History included."""
 
+import functools
+
 import keras
 import numpy as np
-import pytest
 
 import phalanx
-from phalanx.checkpoint import folder
 from phalanx.callbacks import BackupAndRestore
+from phalanx.checkpoint import model as whole
 
-ROWS = 42  # batches of 8: five whole ones and two rows
-X = np.random.default_rng(0).normal(size=(ROWS, 6)).astype("float32")
+X = np.random.default_rng(0).normal(size=(42, 6)).astype("float32")  # batches of 8: five, and two rows
 Y = np.sin(X[:, :1]) + 0.1 * X[:, 1:2]
 
 
@@ -18,88 +18,106 @@ class Stop(Exception):
 
 
 class StopAt(keras.callbacks.Callback):
-    """Stops at a batch (after it is done) of an epoch, or at the end of an epoch or the start of validation."""
+    """Stops after a batch of an epoch, at the start of its validation (`"test"`), or at its end (`"end"`)."""
 
-    def __init__(self, epoch, batch=None, hook="batch"):
+    def __init__(self, epoch, at):
         super().__init__()
-        self.at, self.hook, self.now = (epoch, batch), hook, None
+        self.epoch, self.at, self.now = epoch, at, None
 
     def on_epoch_begin(self, epoch, logs=None):
         self.now = epoch
 
-    def on_train_batch_end(self, batch, logs=None):
-        if self.hook == "batch" and (self.now, batch) == self.at:
+    def _maybe(self, at):
+        if (self.now, at) == (self.epoch, self.at):
             raise Stop
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._maybe(batch)
 
     def on_test_begin(self, logs=None):
-        if self.hook == "test" and self.now == self.at[0]:
-            raise Stop
+        self._maybe("test")
 
     def on_epoch_end(self, epoch, logs=None):
-        if self.hook == "end" and epoch == self.at[0]:
-            raise Stop
+        self._maybe("end")
 
 
-def build(replicas=2, optimizer=None, dropout=0.2, **compiled):
+@functools.cache
+def built(make, replicas):
+    """A model, and the values that it starts with: compiled once for all the runs of this file."""
     keras.utils.set_random_seed(0)
     with phalanx.MirroredStrategy([f"cpu:{i}" for i in range(replicas)]).scope():
-        layers = [keras.layers.Dense(4, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-        if dropout:
-            layers.insert(1, keras.layers.Dropout(dropout))
-        model = keras.Sequential([keras.Input((6,)), *layers])
-        compiled = {"loss": "mse", "metrics": ["mae"]} | compiled
-        model.compile(optimizer() if optimizer else keras.optimizers.Adam(0.02), **compiled)
+        model = make()
+    model.fit(X, Y, batch_size=8, verbose=0)
+    return model, whole.copies(model)
+
+
+def fresh(make, replicas=2):
+    """A model as a new process would build it."""
+    model, values = built(make, replicas)
+    whole.put(model, {key: np.array(value) for key, value in values.items()})
+    keras.utils.set_random_seed(7)
+    return model
+
+
+def usual(optimizer=None, **compiled):
+    layers = [
+        keras.layers.Dense(4, "tanh"),
+        keras.layers.Dropout(0.2),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential([keras.Input((6,)), *layers])
+    model.compile(optimizer or keras.optimizers.Adam(0.02), **{"loss": "mse", "metrics": ["mae"]} | compiled)
     return model
 
 
 def everything(model):
-    return [
-        np.array(each) for each in [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    ]
+    every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return [np.array(each) for each in every]
 
 
-def run(
-    data, tmp_path, stops=(), make=build, callbacks=lambda: [], save_freq=1, epochs=3, validate=False, **fit
-):
-    """Fit, stopped at each of `stops` and started again as a new process would; the model and its History."""
+def run(data, folder, stops=(), make=usual, callbacks=lambda: [], save_freq=1, epochs=3, **fit):
+    """Fit, stopped at each of `stops` and started again as a new process would; the values and the History."""
     for stop in [*stops, None]:
-        model = make()
-        extra = [BackupAndRestore(tmp_path / "backups", save_freq=save_freq)] if stops else []
-        if stop is not None:
-            extra.append(stop)
-        given = data()
-        if validate:
-            fit["validation_data"] = (X[:19], Y[:19])
+        model = fresh(make)
+        extra = [BackupAndRestore(folder / "backups", save_freq=save_freq)] if stops else []
+        extra += [] if stop is None else [stop]
         try:
-            history = model.fit(**given, epochs=epochs, verbose=0, callbacks=[*callbacks(), *extra], **fit)
+            history = model.fit(**data(), epochs=epochs, verbose=0, callbacks=[*callbacks(), *extra], **fit)
         except Stop:
             continue
         assert stop is None, "it never came to the stop"
-    return model, history
+    return everything(model), history.epoch, history.history
 
 
-def assert_same(found, wanted):
-    (model, history), (other, told) = found, wanted
-    assert history.epoch == told.epoch
-    assert history.history == told.history
-    for a, b in zip(everything(model), everything(other), strict=True):
+def check(data, folder, stops, **options):
+    """Compare; the result of the undisturbed run."""
+    wanted = run(data, folder, (), **options)
+    found = run(data, folder, stops, **options)
+    assert found[1:] == wanted[1:]
+    for a, b in zip(found[0], wanted[0], strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def check(data, tmp_path, stops, **options):
-    assert_same(run(data, tmp_path, stops, **options), run(data, tmp_path, (), **options))
-    assert not (tmp_path / "backups").exists()
+    assert not (folder / "backups").exists()
+    return wanted
 
 
 def arrays():
     return {"x": X, "y": Y, "batch_size": 8}
 
 
-@pytest.mark.parametrize(
-    "stops",
-    [[StopAt(1, 2)], [StopAt(0, 0)], [StopAt(1, 5)], [StopAt(0, 3), StopAt(1, 0), StopAt(2, 4)]],
-    ids=str,
-)
-def test_shuffled_arrays_in_the_middle_of_an_epoch(tmp_path, stops):
-    """Dropout, batch-norm, shuffling, and metrics that have seen half an epoch."""
-    check(arrays, tmp_path, stops)
+def test_shuffled_arrays_in_the_middle_of_an_epoch(tmp_path):
+    """Dropout, batch-norm, shuffling, a short last batch, and metrics that have seen half an epoch."""
+    check(arrays, tmp_path, [StopAt(0, 0), StopAt(1, 2), StopAt(1, 5), StopAt(2, 4)])
+
+
+def test_work_since_the_last_backup_is_done_again(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 4), StopAt(2, 1)], save_freq=4)
+
+
+def test_after_an_epoch_and_before_the_first_backup(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 1), StopAt(1, "end"), StopAt(2, 0)], save_freq="epoch")
+
+
+def test_stopped_between_training_and_validation(tmp_path):
+    stops = [StopAt(0, "test"), StopAt(1, "end")]
+    check(arrays, tmp_path, stops, validation_data=(X[:19], Y[:19]))
