@@ -1,108 +1,9 @@
 """A fit that is stopped and started again equals the one that nobody disturbed, to the bit, History included."""
 
-import functools
-
 import keras
 import numpy as np
 
-import phalanx
-from phalanx.callbacks import BackupAndRestore
-from phalanx.checkpoint import model as whole
-
-X = np.random.default_rng(0).normal(size=(42, 6)).astype("float32")  # batches of 8: five, and two rows
-Y = np.sin(X[:, :1]) + 0.1 * X[:, 1:2]
-
-
-class Stop(Exception):
-    """The user's own error, in the middle of training."""
-
-
-class StopAt(keras.callbacks.Callback):
-    """Stops after a batch of an epoch, at the start of its validation (`"test"`), or at its end (`"end"`)."""
-
-    def __init__(self, epoch, at):
-        super().__init__()
-        self.epoch, self.at, self.now = epoch, at, None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.now = epoch
-
-    def _maybe(self, at):
-        if (self.now, at) == (self.epoch, self.at):
-            raise Stop
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._maybe(batch)
-
-    def on_test_begin(self, logs=None):
-        self._maybe("test")
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._maybe("end")
-
-
-@functools.cache
-def built(make, replicas):
-    """A model, and the values that it starts with: compiled once for all the runs of this file."""
-    keras.utils.set_random_seed(0)
-    with phalanx.MirroredStrategy([f"cpu:{i}" for i in range(replicas)]).scope():
-        model = make()
-    model.fit(X, Y, batch_size=8, verbose=0)
-    return model, whole.copies(model)
-
-
-def fresh(make, replicas=2):
-    """A model as a new process would build it."""
-    model, values = built(make, replicas)
-    whole.put(model, {key: np.array(value) for key, value in values.items()})
-    keras.utils.set_random_seed(7)
-    return model
-
-
-def usual(optimizer=None, **compiled):
-    layers = [
-        keras.layers.Dense(4, "tanh"),
-        keras.layers.Dropout(0.2),
-        keras.layers.BatchNormalization(),
-        keras.layers.Dense(1),
-    ]
-    model = keras.Sequential([keras.Input((6,)), *layers])
-    model.compile(optimizer or keras.optimizers.Adam(0.02), **{"loss": "mse", "metrics": ["mae"]} | compiled)
-    return model
-
-
-def everything(model):
-    every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    return [np.array(each) for each in every]
-
-
-def run(data, folder, stops=(), make=usual, callbacks=lambda: [], save_freq=1, epochs=3, **fit):
-    """Fit, stopped at each of `stops` and started again as a new process would; the values and the History."""
-    for stop in [*stops, None]:
-        model = fresh(make)
-        extra = [BackupAndRestore(folder / "backups", save_freq=save_freq)] if stops else []
-        extra += [] if stop is None else [stop]
-        try:
-            history = model.fit(**data(), epochs=epochs, verbose=0, callbacks=[*callbacks(), *extra], **fit)
-        except Stop:
-            continue
-        assert stop is None, "it never came to the stop"
-    return everything(model), history.epoch, history.history
-
-
-def check(data, folder, stops, **options):
-    """Compare; the result of the undisturbed run."""
-    wanted = run(data, folder, (), **options)
-    found = run(data, folder, stops, **options)
-    assert found[1:] == wanted[1:]
-    for a, b in zip(found[0], wanted[0], strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert not (folder / "backups").exists()
-    return wanted
-
-
-def arrays():
-    return {"x": X, "y": Y, "batch_size": 8}
+from tests.rooms.resuming import TWICE, StopAt, X, Y, arrays, check, usual
 
 
 def test_shuffled_arrays_in_the_middle_of_an_epoch(tmp_path):
@@ -121,3 +22,113 @@ def test_after_an_epoch_and_before_the_first_backup(tmp_path):
 def test_stopped_between_training_and_validation(tmp_path):
     stops = [StopAt(0, "test"), StopAt(1, "end")]
     check(arrays, tmp_path, stops, validation_data=(X[:19], Y[:19]))
+
+
+def test_one_pass_over_several_epochs(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 1), StopAt(1, "end"), StopAt(2, 0)], steps_per_epoch=2)
+
+
+class Augmented(keras.utils.PyDataset):
+    """Draws from NumPy's global state for each batch, and mixes its order at the end of each epoch."""
+
+    def __init__(self, draws=True, **options):
+        super().__init__(**options)
+        self.order, self.draws = np.arange(len(X)), draws
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, number):
+        rows = self.order[8 * number : 8 * number + 8]
+        return X[rows] + (np.random.normal(size=(len(rows), 6)) if self.draws else 0), Y[rows]
+
+    def on_epoch_end(self):
+        if self.draws:
+            np.random.shuffle(self.order)
+
+
+def test_a_py_dataset_that_draws_random_numbers(tmp_path):
+    stops = [StopAt(0, 1), StopAt(1, "end"), StopAt(2, 3)]
+    check(lambda: {"x": Augmented()}, tmp_path, stops, shuffle=True)
+    check(lambda: {"x": Augmented()}, tmp_path, stops[:2], steps_per_epoch=2)
+
+
+def test_a_py_dataset_read_by_threads(tmp_path):
+    check(lambda: {"x": Augmented(draws=False, workers=2)}, tmp_path, TWICE, shuffle=True)
+
+
+def test_a_py_dataset_without_end(tmp_path):
+    class Endless(Augmented):
+        @property
+        def num_batches(self):
+            return None
+
+        def __getitem__(self, number):
+            return super().__getitem__(number % 6)
+
+    check(lambda: {"x": Endless()}, tmp_path, TWICE, steps_per_epoch=5)
+
+
+def in_threes():
+    return usual(steps_per_execution=3)
+
+
+def test_several_steps_in_one_execution(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 2), StopAt(1, 5), StopAt(2, 2)], make=in_threes)
+
+
+def accumulating():
+    return usual(keras.optimizers.Adam(0.02, gradient_accumulation_steps=4))
+
+
+def test_gradients_half_way_through_an_accumulation(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 2), StopAt(1, 0), StopAt(1, "end")], make=accumulating)
+
+
+class Own(keras.Model):
+    """A training step whose logs are no metrics of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, state, data):
+        logs, state = super().train_step(state, data)
+        return {"twice": 2 * logs["loss"]}, state
+
+
+def own():
+    model = Own()
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    return model
+
+
+def test_the_last_logs_of_a_step_of_ones_own(tmp_path):
+    """Stopped after the last step: nothing is left of the epoch but its logs."""
+    check(arrays, tmp_path, [StopAt(0, 5), StopAt(1, "test")], make=own, validation_data=(X[:19], Y[:19]))
+
+
+def scaled():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = keras.Sequential(
+            [keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(1, dtype="float32")]
+        )
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return model
+
+
+def test_a_loss_scale_and_the_steps_that_it_skipped(tmp_path):
+    wild = X.copy()
+    wild[9] = 1e5
+
+    def data():
+        return {"x": wild, "y": Y, "batch_size": 8, "shuffle": False}
+
+    _, _, history = check(data, tmp_path, [StopAt(0, 1), StopAt(1, 3)], make=scaled)
+    assert history["skipped_steps"][0] >= 1
