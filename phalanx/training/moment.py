@@ -159,6 +159,8 @@ def read(fit: Fit, backup: Backup) -> Moment:
     found = backup.manifest.progress
     try:
         validation = found["validation"]
+        for _, state in found["callbacks"]:
+            unpack(state, arrays)  # that it can be done is seen before anything is changed
         return Moment(
             phase=found["phase"],
             epoch=int(found["epoch"]),
