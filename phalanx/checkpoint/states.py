@@ -70,7 +70,7 @@ class Packed:
 
 
 def unpack(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The state that `Packed.pack` took apart.
+    """The state that `Packed.pack` took apart, all of it new.
 
     Raises:
         ValueError: Plain values that it never makes.
@@ -83,7 +83,7 @@ def unpack(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return {key: unpack(each, arrays) for key, each in plain.items()}
     kind, value = plain[_MARK]
     if kind == "array":
-        return arrays[value]
+        return arrays[value].copy()
     if kind == "scalar":
         return arrays[value][()]
     if kind == "tuple":

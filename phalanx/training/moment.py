@@ -68,8 +68,9 @@ class Moment:
         skips: State of `Skips`.
         counts: What a step with a loss scale counts within an epoch.
         logs: The last step's logs.
-        callbacks: `(name, state)` of each callback that has one.
+        callbacks: `(name, state)` of each callback that has one, as `Packed` made it.
         values: The model's arrays, by key.
+        arrays: Those of the states.
     """
 
     phase: Phase
@@ -85,6 +86,7 @@ class Moment:
     logs: Any
     callbacks: list[tuple[str, Any]]
     values: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
 
 
 def take(
@@ -157,6 +159,8 @@ def read(fit: Fit, backup: Backup) -> Moment:
     found = backup.manifest.progress
     try:
         validation = found["validation"]
+        for _, state in found["callbacks"]:
+            unpack(state, arrays)  # that it can be done is seen before anything is changed
         return Moment(
             phase=found["phase"],
             epoch=int(found["epoch"]),
@@ -169,8 +173,9 @@ def read(fit: Fit, backup: Backup) -> Moment:
             skips=list(found["skips"]),
             counts=found["counts"],
             logs=unpack(found["logs"], arrays),
-            callbacks=[(name, unpack(state, arrays)) for name, state in found["callbacks"]],
+            callbacks=[(str(name), state) for name, state in found["callbacks"]],
             values={each.key: arrays[each.key] for each in entries},
+            arrays={each.key: arrays[each.key] for each in states},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -186,7 +191,8 @@ def put(fit: Fit, moment: Moment) -> None:
     """Give the model and the callbacks what they had."""
     whole.put(fit.model, moment.values)
     adopt(fit.model, fit.home.strategy)
-    lost = engine.set_callback_states(fit.callbacks, moment.callbacks)
+    states = [(name, unpack(state, moment.arrays)) for name, state in moment.callbacks]
+    lost = engine.set_callback_states(fit.callbacks, states)
     if lost:
         warn(
             message(

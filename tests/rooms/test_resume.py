@@ -2,104 +2,133 @@
 
 import keras
 import numpy as np
-import pytest
 
-import phalanx
-from phalanx.checkpoint import folder
-from phalanx.callbacks import BackupAndRestore
-
-ROWS = 42  # batches of 8: five whole ones and two rows
-X = np.random.default_rng(0).normal(size=(ROWS, 6)).astype("float32")
-Y = np.sin(X[:, :1]) + 0.1 * X[:, 1:2]
+from tests.rooms.resuming import TWICE, StopAt, X, Y, arrays, check, usual
 
 
-class Stop(Exception):
-    """The user's own error, in the middle of training."""
+def test_shuffled_arrays_in_the_middle_of_an_epoch(tmp_path):
+    """Dropout, batch-norm, shuffling, a short last batch, and metrics that have seen half an epoch."""
+    check(arrays, tmp_path, [StopAt(0, 0), StopAt(1, 2), StopAt(1, 5), StopAt(2, 4)])
 
 
-class StopAt(keras.callbacks.Callback):
-    """Stops at a batch (after it is done) of an epoch, or at the end of an epoch or the start of validation."""
+def test_work_since_the_last_backup_is_done_again(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 4), StopAt(2, 1)], save_freq=4)
 
-    def __init__(self, epoch, batch=None, hook="batch"):
+
+def test_after_an_epoch_and_before_the_first_backup(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 1), StopAt(1, "end"), StopAt(2, 0)], save_freq="epoch")
+
+
+def test_stopped_between_training_and_validation(tmp_path):
+    stops = [StopAt(0, "test"), StopAt(1, "end")]
+    check(arrays, tmp_path, stops, validation_data=(X[:19], Y[:19]))
+
+
+def test_one_pass_over_several_epochs(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 1), StopAt(1, "end"), StopAt(2, 0)], steps_per_epoch=2)
+
+
+class Augmented(keras.utils.PyDataset):
+    """Draws from NumPy's global state for each batch, and mixes its order at the end of each epoch."""
+
+    def __init__(self, draws=True, **options):
+        super().__init__(**options)
+        self.order, self.draws = np.arange(len(X)), draws
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, number):
+        rows = self.order[8 * number : 8 * number + 8]
+        return X[rows] + (np.random.normal(size=(len(rows), 6)) if self.draws else 0), Y[rows]
+
+    def on_epoch_end(self):
+        if self.draws:
+            np.random.shuffle(self.order)
+
+
+def test_a_py_dataset_that_draws_random_numbers(tmp_path):
+    stops = [StopAt(0, 1), StopAt(1, "end"), StopAt(2, 3)]
+    check(lambda: {"x": Augmented()}, tmp_path, stops, shuffle=True)
+    check(lambda: {"x": Augmented()}, tmp_path, stops[:2], steps_per_epoch=2)
+
+
+def test_a_py_dataset_read_by_threads(tmp_path):
+    check(lambda: {"x": Augmented(draws=False, workers=2)}, tmp_path, TWICE, shuffle=True)
+
+
+def test_a_py_dataset_without_end(tmp_path):
+    class Endless(Augmented):
+        @property
+        def num_batches(self):
+            return None
+
+        def __getitem__(self, number):
+            return super().__getitem__(number % 6)
+
+    check(lambda: {"x": Endless()}, tmp_path, TWICE, steps_per_epoch=5)
+
+
+def in_threes():
+    return usual(steps_per_execution=3)
+
+
+def test_several_steps_in_one_execution(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 2), StopAt(1, 5), StopAt(2, 2)], make=in_threes)
+
+
+def accumulating():
+    return usual(keras.optimizers.Adam(0.02, gradient_accumulation_steps=4))
+
+
+def test_gradients_half_way_through_an_accumulation(tmp_path):
+    check(arrays, tmp_path, [StopAt(0, 2), StopAt(1, 0), StopAt(1, "end")], make=accumulating)
+
+
+class Own(keras.Model):
+    """A training step whose logs are no metrics of the model."""
+
+    def __init__(self):
         super().__init__()
-        self.at, self.hook, self.now = (epoch, batch), hook, None
+        self.dense = keras.layers.Dense(1)
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.now = epoch
+    def call(self, x):
+        return self.dense(x)
 
-    def on_train_batch_end(self, batch, logs=None):
-        if self.hook == "batch" and (self.now, batch) == self.at:
-            raise Stop
-
-    def on_test_begin(self, logs=None):
-        if self.hook == "test" and self.now == self.at[0]:
-            raise Stop
-
-    def on_epoch_end(self, epoch, logs=None):
-        if self.hook == "end" and epoch == self.at[0]:
-            raise Stop
+    def train_step(self, state, data):
+        logs, state = super().train_step(state, data)
+        return {"twice": 2 * logs["loss"]}, state
 
 
-def build(replicas=2, optimizer=None, dropout=0.2, **compiled):
-    keras.utils.set_random_seed(0)
-    with phalanx.MirroredStrategy([f"cpu:{i}" for i in range(replicas)]).scope():
-        layers = [keras.layers.Dense(4, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-        if dropout:
-            layers.insert(1, keras.layers.Dropout(dropout))
-        model = keras.Sequential([keras.Input((6,)), *layers])
-        compiled = {"loss": "mse", "metrics": ["mae"]} | compiled
-        model.compile(optimizer() if optimizer else keras.optimizers.Adam(0.02), **compiled)
+def own():
+    model = Own()
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
     return model
 
 
-def everything(model):
-    return [
-        np.array(each) for each in [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    ]
+def test_the_last_logs_of_a_step_of_ones_own(tmp_path):
+    """Stopped after the last step: nothing is left of the epoch but its logs."""
+    check(arrays, tmp_path, [StopAt(0, 5), StopAt(1, "test")], make=own, validation_data=(X[:19], Y[:19]))
 
 
-def run(
-    data, tmp_path, stops=(), make=build, callbacks=lambda: [], save_freq=1, epochs=3, validate=False, **fit
-):
-    """Fit, stopped at each of `stops` and started again as a new process would; the model and its History."""
-    for stop in [*stops, None]:
-        model = make()
-        extra = [BackupAndRestore(tmp_path / "backups", save_freq=save_freq)] if stops else []
-        if stop is not None:
-            extra.append(stop)
-        given = data()
-        if validate:
-            fit["validation_data"] = (X[:19], Y[:19])
-        try:
-            history = model.fit(**given, epochs=epochs, verbose=0, callbacks=[*callbacks(), *extra], **fit)
-        except Stop:
-            continue
-        assert stop is None, "it never came to the stop"
-    return model, history
+def scaled():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = keras.Sequential(
+            [keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(1, dtype="float32")]
+        )
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return model
 
 
-def assert_same(found, wanted):
-    (model, history), (other, told) = found, wanted
-    assert history.epoch == told.epoch
-    assert history.history == told.history
-    for a, b in zip(everything(model), everything(other), strict=True):
-        np.testing.assert_array_equal(a, b)
+def test_a_loss_scale_and_the_steps_that_it_skipped(tmp_path):
+    wild = X.copy()
+    wild[9] = 1e5
 
+    def data():
+        return {"x": wild, "y": Y, "batch_size": 8, "shuffle": False}
 
-def check(data, tmp_path, stops, **options):
-    assert_same(run(data, tmp_path, stops, **options), run(data, tmp_path, (), **options))
-    assert not (tmp_path / "backups").exists()
-
-
-def arrays():
-    return {"x": X, "y": Y, "batch_size": 8}
-
-
-@pytest.mark.parametrize(
-    "stops",
-    [[StopAt(1, 2)], [StopAt(0, 0)], [StopAt(1, 5)], [StopAt(0, 3), StopAt(1, 0), StopAt(2, 4)]],
-    ids=str,
-)
-def test_shuffled_arrays_in_the_middle_of_an_epoch(tmp_path, stops):
-    """Dropout, batch-norm, shuffling, and metrics that have seen half an epoch."""
-    check(arrays, tmp_path, stops)
+    _, _, history = check(data, tmp_path, [StopAt(0, 1), StopAt(1, 3)], make=scaled)
+    assert history["skipped_steps"][0] >= 1
