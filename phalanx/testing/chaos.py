@@ -125,9 +125,8 @@ class Chaos(engine.Callback):
         if number not in self._armed:
             self._armed.add(number)
             at = 1 + (number + fault.step) % most
-            harm.kill_at_files(
-                thread, writing, self._script.backups, at, functools.partial(self._fired, number, fault)
-            )
+            note = functools.partial(self._fired, number, fault)
+            harm.kill_at_files(thread, writing, self._script.backups, at, note)
 
     def _open(self, what: str) -> list[tuple[int, Fault]]:
         """Faults of a kind that are for this worker and have not happened."""
