@@ -3,8 +3,8 @@
     phalanx run --workers 2 --max-restarts 3 examples/never_lose_work.py
 
 Each worker prints its process number. While it trains, in another terminal: `kill -9 NUMBER`. The launcher
-starts all workers again, `fit` goes on from the newest backup, and the last line is that of a run which nobody
-killed.
+starts all workers again, `fit` goes on from the newest backup, and the last line is that of a run
+that nobody killed.
 """
 
 from __future__ import annotations
