@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.data import columns, grain_rows, sharding
 from phalanx.data.grain_rows import GrainRows
+from phalanx.data.pipeline import Pipeline, PipelineSource
 from phalanx.data.sharding import Sharding
 from phalanx.data.share import Own, Share, like_whole
 from phalanx.data.stream import Stream
@@ -27,6 +28,7 @@ class Source:
 
     Attributes:
         lacks_targets: True for arrays of features alone.
+        alike: What must be the same on all workers, by name.
         sharding: Which worker reads what, and why.
     """
 
@@ -40,6 +42,7 @@ class Source:
         self.reuses_memory = not engine.is_array(adapter)
         self._host = host or {}
         self.lacks_targets = False
+        self.alike = engine.size_of(adapter)
 
     @property
     def num_batches(self) -> int | None:
@@ -84,12 +87,12 @@ def open_source(
     host: dict[str, Any] | None = None,
     workers: int = 1,
     own: Own | None = None,
-) -> Source | Stream | GrainRows:
+) -> Source | Stream | GrainRows | PipelineSource:
     """Choose the reader for the user's data, after a look at what can be seen without reading.
 
     Args:
         x: Arrays (NumPy, jax, pandas) or a tree of them, PyDataset, generator, tf.data, torch DataLoader,
-            grain.
+            grain, or the `Pipeline` of each worker's own.
         y: Targets, where x holds features alone.
         sample_weight: Weight per row, likewise.
         name: What the user calls the data, for texts.
@@ -129,6 +132,10 @@ def open_source(
                 f"fit(data, {_STEPS_OPTION.get(name, 'steps')}=100)",
             )
         )
+    if isinstance(x, Pipeline):
+        return _open_pipeline(
+            x, y, sample_weight, name=name, shuffle=shuffle, class_weight=class_weight, host_only=host_only
+        )
     _check_arrays(columns.take_host_only((x, y, sample_weight), host_only)[0], name)
     shuffle = engine.can_shuffle(x, y, sample_weight) if shuffle is None else shuffle
     options = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "shuffle": shuffle}
@@ -158,6 +165,21 @@ def open_source(
             )
         )
     return source
+
+
+def _open_pipeline(
+    pipeline: Pipeline, *data: Any, name: str, host_only: tuple[str, ...], **options: Any
+) -> PipelineSource:
+    source = open_source(pipeline.data, *data, name=name, host_only=host_only, **options)
+    if isinstance(source, Source) and engine.is_array(source.adapter):
+        raise DataError(
+            message(
+                "A worker's pipeline yields the batches of its replicas: a dataset, PyDataset or generator.",
+                f"{name}: the function returned {type(pipeline.data).__name__}, whole arrays",
+                "return tf.data.Dataset.from_tensor_slices((x, y)).batch(rows)   # or fit(x, y) without it",
+            )
+        )
+    return PipelineSource(pipeline, source, host_only, sharding.decide("pipelines", 1))
 
 
 _STEPS_OPTION = {"training data": "steps_per_epoch", "validation data": "validation_steps"}
