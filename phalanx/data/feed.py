@@ -68,6 +68,10 @@ class Feed:
         """Batches of an epoch, as far as is known."""
         return self.steps or self._known
 
+    def expect(self, batches: int) -> None:
+        """Take the word of all workers for the batches of one pass."""
+        self._known = batches
+
     def rewind(self) -> None:
         """Forget the position; the next epoch starts the data anew."""
         self._stream: Iterator[Any] | None = None

@@ -67,14 +67,15 @@ class PipelineSource:
         self.pipeline, self.source, self.host_only, self.sharding = pipeline, source, host_only, sharding
         self.name, self.one_shot = source.name, source.one_shot
         self.alike = {"pipelines": pipeline.context.num_input_pipelines}
+        self.num_batches = None if pipeline.tell else self.own_batches
         self._empty: Any = None  # a batch without rows, for when this worker is out of data
         self._compared = False
 
     @property
-    def num_batches(self) -> int | None:
-        """Steps of one pass, where no other worker has a say."""
+    def own_batches(self) -> int | None:
+        """Steps for which this worker has rows, or None where only reading can tell."""
         known = self.source.num_batches
-        return None if known is None or self.pipeline.tell else -(-known // self.pipeline.replicas)
+        return None if known is None else -(-known // self.pipeline.replicas)
 
     def begin(self) -> None:
         """Tell the user's data that an epoch begins."""
@@ -86,7 +87,7 @@ class PipelineSource:
 
     def peek(self) -> Any:
         """A batch like the whole of the first step, for its shapes; None if there is none."""
-        batch = self.source.peek()
+        batch = None if self.source.num_batches == 0 else self.source.peek()
         if batch is None:
             return None
         rows = self._rows(batch) * self.pipeline.context.num_replicas_in_sync

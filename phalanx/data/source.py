@@ -87,6 +87,7 @@ def open_source(
     host: dict[str, Any] | None = None,
     workers: int = 1,
     own: Own | None = None,
+    least: int = 1,
 ) -> Source | Stream | GrainRows | PipelineSource:
     """Choose the reader for the user's data, after a look at what can be seen without reading.
 
@@ -104,6 +105,7 @@ def open_source(
         host: Those columns, where their place in the data has been taken by `columns.number_rows`.
         workers: Host programs that train together.
         own: Which rows of a batch this one takes.
+        least: 0 where data without a batch is in order.
 
     Returns:
         A source of global batches, or of this worker's rows of them; `sharding` says which, and why.
@@ -142,7 +144,7 @@ def open_source(
     if engine.is_generator(x):
         engine.check_generator(**options)
         stream = Stream(x, name)
-        if stream.peek() is None:
+        if stream.peek() is None and least:
             raise _no_batch(name)
         stream.sharding = sharding.decide("a generator", workers)
         return stream
@@ -158,7 +160,7 @@ def open_source(
     source = Source(adapter, name, host, own if chosen.policy == "data" else None)
     source.sharding = chosen
     source.lacks_targets = y is None and engine.is_array(source.adapter)
-    if source.num_batches == 0:
+    if source.num_batches == 0 and least:
         raise DataError(
             message(
                 "Data has at least one batch.", f"{name} has 0 batches", "print(len(data))   # then fit(data)"
@@ -170,7 +172,10 @@ def open_source(
 def _open_pipeline(
     pipeline: Pipeline, *data: Any, name: str, host_only: tuple[str, ...], **options: Any
 ) -> PipelineSource:
-    source = open_source(pipeline.data, *data, name=name, host_only=host_only, **options)
+    several = pipeline.tell is not None  # then all are told together of one that has no batch
+    source = open_source(
+        pipeline.data, *data, name=name, host_only=host_only, least=0 if several else 1, **options
+    )
     if isinstance(source, Source) and engine.is_array(source.adapter):
         raise DataError(
             message(

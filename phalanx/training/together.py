@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from phalanx.data.feed import Feed
+from phalanx.data.pipeline import PipelineSource
 from phalanx.engine import keras as engine
 from phalanx.engine import runtime
 from phalanx.errors import ScopeError, message, warn
@@ -155,14 +156,18 @@ def end_of_epoch(model: engine.Model, home: Home) -> None:
 def same_data(home: Home, feed: Feed) -> None:
     """Refuse data of which the workers have other numbers of rows, batches or steps, before a step hangs.
 
+    Of pipelines, the longest says how many steps an epoch has.
+
     Raises:
         ScopeError: On all workers, with the numbers of each.
     """
     exchange = home.strategy.exchange
     if exchange is None:
         return
+    part = feed.source.own_batches if isinstance(feed.source, PipelineSource) else None
     own = {"batches": feed.num_batches, "steps": feed.steps, **feed.source.alike}
-    said = [json.loads(each) for each in exchange.gather(feed.source.name, json.dumps(own))]
+    answers = [json.loads(each) for each in exchange.gather(feed.source.name, json.dumps([own, part]))]
+    said = [own for own, _ in answers]
     names = {name: None for each in said for name in each}
     odd = [name for name in names if len({each.get(name) for each in said}) > 1]
     if odd:
@@ -173,6 +178,8 @@ def same_data(home: Home, feed: Feed) -> None:
                 "fit(x, y)   # all rows everywhere; or strategy.distribute_datasets_from_function(make)",
             )
         )
+    if all(part is not None for _, part in answers):
+        feed.expect(max(part for _, part in answers))
 
 
 def _has(names: list[str], worker: int, said: dict[str, int | None]) -> str:
