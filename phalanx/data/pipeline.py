@@ -118,6 +118,8 @@ class PipelineSource:
 
     def _rows(self, batch: Any) -> int:
         numbers, _ = columns.take_host_only(batch, self.host_only)
+        if self.pipeline.context.num_replicas_in_sync > 1:
+            _check_dense(self.name, numbers)
         return columns.count_rows(numbers, f"{self.name}, a batch of worker {self._worker}'s pipeline")
 
     @property
@@ -158,18 +160,21 @@ class PipelineSource:
         if len(parts) == 1:
             return parts[0]
 
-        def join(*column: Any) -> Any:
-            if is_sparse(column[0]):
-                raise UnsupportedError(
-                    message(
-                        "Pipelines for several replicas yield dense columns.",
-                        f"{self.name}: a sparse column of shape {column[0].shape}",
-                        "dataset = dataset.map(to_dense)   # or fit(x, y) with whole arrays",
-                    )
-                )
-            return np.concatenate(column) if has_rows(column[0]) else column[0]
+        return jax.tree.map(
+            lambda *column: np.concatenate(column) if has_rows(column[0]) else column[0], *parts
+        )
 
-        return jax.tree.map(join, *parts, is_leaf=is_sparse)
+
+def _check_dense(name: str, batch: Any) -> None:
+    sparse = next((each for each in jax.tree.leaves(batch, is_leaf=is_sparse) if is_sparse(each)), None)
+    if sparse is not None:
+        raise UnsupportedError(
+            message(
+                "Pipelines for several replicas yield dense columns.",
+                f"{name}: a sparse column of shape {sparse.shape}",
+                "dataset = dataset.map(to_dense)   # or fit(x, y) with whole arrays",
+            )
+        )
 
 
 def _copied(column: Any) -> Any:

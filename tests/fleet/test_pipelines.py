@@ -166,7 +166,10 @@ def test_each_worker_predicts_its_own_part_or_all(both, one_device):
         ("nothing", "worker 1 has none"),
         ("columns", "worker 0 has x (8,) float64"),
         ("steps", "worker 0 has 3 batches, 3 steps; worker 1 has 4 batches, 4 steps"),
-        ("mixed", "worker 0 has no number of batches, 2 pipelines; worker 1 has 4 batches, no number of pipelines"),
+        (
+            "mixed",
+            "worker 0 has no number of batches, 2 pipelines; worker 1 has 4 batches, no number of pipelines",
+        ),
         ("rows", "worker 0 has 60 rows; worker 1 has 61 rows"),
     ],
 )
