@@ -9,6 +9,7 @@ from typing import Any
 
 from phalanx.data import columns
 from phalanx.data.grain_rows import GrainRows
+from phalanx.data.pipeline import PipelineSource
 from phalanx.data.share import Share
 from phalanx.data.source import Source
 from phalanx.data.stream import Stream
@@ -48,7 +49,7 @@ class Feed:
 
     def __init__(
         self,
-        source: Source | Stream | GrainRows,
+        source: Source | Stream | GrainRows | PipelineSource,
         placement: Placement,
         *,
         steps: int | None = None,
@@ -66,6 +67,10 @@ class Feed:
     def num_batches(self) -> int | None:
         """Batches of an epoch, as far as is known."""
         return self.steps or self._known
+
+    def expect(self, batches: int) -> None:
+        """Take the word of all workers for the batches of one pass."""
+        self._known = batches
 
     def rewind(self) -> None:
         """Forget the position; the next epoch starts the data anew."""
@@ -153,9 +158,14 @@ class Feed:
         where = f"{self.source.name}, batch {self._step - 1}"
         copy = self.source.reuses_memory
         if isinstance(batch, Share):
-            columns.count_rows(batch.batch, where, least=0)
-            return self.placement.place(batch.batch, batch.rows, copy=copy, sizes=batch.sizes, own=True)
-        batch, host = columns.take_host_only(batch, self.host_only)
-        rows = columns.count_rows(batch, where)
-        placed = self.placement.place(batch, rows, split=self.split, copy=copy)
+            mine, host = columns.take_host_only(batch.batch, self.host_only)
+            columns.count_rows(mine, where, least=0)
+            sizes = batch.sizes if self.split else None
+            placed = self.placement.place(
+                mine, batch.rows, split=self.split, copy=copy, sizes=sizes, own=True
+            )
+        else:
+            batch, host = columns.take_host_only(batch, self.host_only)
+            rows = columns.count_rows(batch, where)
+            placed = self.placement.place(batch, rows, split=self.split, copy=copy)
         return dataclasses.replace(placed, host=host) if host else placed

@@ -17,6 +17,7 @@ from phalanx.engine.keras.data import (
     is_generator,
     is_spent,
     own_batches,
+    size_of,
     split_validation,
     unpack,
 )
@@ -178,6 +179,7 @@ __all__ = [
     "set_distribution",
     "set_learning_rate",
     "set_random_state",
+    "size_of",
     "split_validation",
     "take",
     "unpack",
