@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-from tasks import TASKS, Task
 from keras import layers
+from tasks import TASKS, Task
 
 
 @dataclass(frozen=True, kw_only=True)

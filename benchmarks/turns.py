@@ -1,4 +1,4 @@
-"""The driver's side of a comparison of processes: contenders started, given their turns, ended; all by a deadline."""
+"""The driver's side of a comparison of processes: contenders started, given turns and ended, by deadlines."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ class Contender:
         """Let it train.
 
         Returns:
-            The answer of the worker that took longest.
+            The answer of the worker that took longest, with the CPU seconds of all together.
         """
         for line in self.workers.values():
             line.write(f"{epochs}\n")
             line.flush()
         answers = [self._hear(line, "an answer to its turn") for line in self.workers.values()]
-        return max(answers, key=lambda answer: answer["seconds"])
+        slowest = max(answers, key=lambda answer: answer["seconds"])
+        return {**slowest, "cpu_seconds": sum(answer["cpu_seconds"] for answer in answers)}
 
     def end(self) -> None:
         """Hang up; who does not leave by itself is ended by its own number."""

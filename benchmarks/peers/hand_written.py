@@ -1,7 +1,7 @@
-"""The loop that an expert writes for two processes: the same Keras model, one compiled step, nothing around it.
+"""The loop that an expert writes for two processes: the same Keras model, one compiled step, nothing around.
 
-Each process takes the gradients of its own rows; `--sums flat` sends them and the metrics in one buffer, `each`
-lets every variable travel by itself. No callbacks, no input pipeline; dropout is each process's own.
+Each process takes the gradients of its own rows. `--sums flat` sends them and the metrics in one buffer, with
+`each` every variable travels by itself. No callbacks, no input pipeline; dropout is each process's own.
 """
 
 from __future__ import annotations

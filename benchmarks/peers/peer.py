@@ -96,13 +96,23 @@ class Peer:
         )
         for number, epochs in enumerate(self._turns()):
             gc.collect()
-            began = time.perf_counter()
+            began, busy = time.perf_counter(), time.process_time()
             logs = train(epochs)
-            seconds = time.perf_counter() - began
+            seconds, busy = time.perf_counter() - began, time.process_time() - busy
             if set(logs) != {"loss", "accuracy"} or not all(map(math.isfinite, logs.values())):
                 raise SystemExit(f"a peer ends an epoch with a finite loss and accuracy, not with {logs}")
             steps = epochs * self.task.steps
-            self._say({"round": number, "steps": steps, "seconds": seconds, "loss": float(logs["loss"])})
+            self._say(
+                {
+                    "peer": self.options.name,
+                    "worker": self.place.worker,
+                    "round": number,
+                    "steps": steps,
+                    "seconds": seconds,
+                    "cpu_seconds": busy,
+                    "loss": float(logs["loss"]),
+                }
+            )
 
     def _turns(self) -> Iterator[int]:
         """Epochs of each turn, until the driver hangs up."""

@@ -1,6 +1,7 @@
 """The same networks in tf_keras, trained by `fit` under `tf.distribute.MultiWorkerMirroredStrategy`.
 
-Tuned as its users do: each worker's pipeline cuts its own rows out of tensors in memory, a batch at a time.
+Tuned as its users do: each worker's pipeline cuts its own rows out of tensors in memory, a batch at a time,
+and one call of the compiled function runs several steps, which halves the time of a step here.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def main() -> None:
         keras.utils.set_random_seed(0)
         model = {"mlp": mlp, "transformer": transformer}[peer.options.model]()
         model.compile(
-            keras.optimizers.Adam(1e-3), loss="sparse_categorical_crossentropy", metrics=["accuracy"]
+            keras.optimizers.Adam(1e-3),
+            loss="sparse_categorical_crossentropy",
+            metrics=["accuracy"],
+            steps_per_execution=20,
         )
     rows = strategy.distribute_datasets_from_function(pipeline)
 
