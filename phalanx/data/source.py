@@ -20,21 +20,18 @@ from phalanx.errors import DataError, message
 class Source:
     """Host batches of any input that Keras can read from its start again and again.
 
-        Args:
-            adapter: Keras's data adapter for the user's object.
-            name: What the user calls the data, for texts.
-            host: Columns that stay on the host, whole, where the adapter was given their row numbers instead.
-            own: Which rows of a batch this worker takes, where it reads no others; None reads all.
+    Args:
+        adapter: Keras's data adapter for the user's object.
+        name: What the user calls the data, for texts.
+        host: Columns that stay on the host, whole, where the adapter was given their row numbers instead.
+        own: Which rows of a batch this worker takes, where it reads no others; None reads all.
 
-        Attributes:
-            is_array: True for data whose rows can be read in any order.
-            lacks_targets: True for arrays of features alone.
-    <<<<<<< HEAD
-            rows: What a row of the user's arrays is, by their names; empty for other kinds.
-    =======
-            alike: What must be the same on all workers, by name.
-    >>>>>>> teams
-            sharding: Which worker reads what, and why.
+    Attributes:
+        is_array: True for data whose rows can be read in any order.
+        lacks_targets: True for arrays of features alone.
+        rows: What a row of the user's arrays is, by their names; empty for other kinds.
+        alike: What must be the same on all workers, by name.
+        sharding: Which worker reads what, and why.
     """
 
     one_shot = False
