@@ -7,6 +7,7 @@ from typing import Any
 
 from phalanx.data import columns
 from phalanx.data.feed import Feed
+from phalanx.data.pipeline import Pipeline, PipelineSource
 from phalanx.data.source import Source, open_source
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, SettingError, UnsupportedError, message, warn
@@ -32,6 +33,8 @@ def open_feed(
     """Open the user's data as batches on the strategy's devices; see `data.source.open_source`."""
     steps = engine.capped_steps(steps)
     strategy = home.strategy
+    if isinstance(x, Pipeline):
+        _check_pipeline(x, strategy.placement.replicas, name)
     source = open_source(
         x,
         y,
@@ -57,6 +60,33 @@ def open_feed(
     )
 
 
+def check_host_only(feed: Feed) -> None:
+    """Refuse to gather predictions whose columns on the host cannot be gathered with them.
+
+    Raises:
+        UnsupportedError: They come from a pipeline, of which each worker has its own rows alone.
+    """
+    if isinstance(feed.source, PipelineSource) and feed.host_only:
+        raise UnsupportedError(
+            message(
+                "Columns that stay on the host are not sent to other workers.",
+                f"{feed.source.name}: each worker's own pipeline, with host_only={list(feed.host_only)}",
+                "model.predict(data, gather=False)   # each worker's own rows, and their columns",
+            )
+        )
+
+
+def _check_pipeline(pipeline: Pipeline, replicas: int, name: str) -> None:
+    if pipeline.context.num_replicas_in_sync != replicas:
+        raise DataError(
+            message(
+                "A pipeline is read by the replicas that its function was told of.",
+                f"{name}: made for {pipeline.context.num_replicas_in_sync}, the model trains on {replicas}",
+                "data = strategy.distribute_datasets_from_function(make)   # the strategy of the model",
+            )
+        )
+
+
 def ready(model: engine.Model, home: Home, feed: Feed) -> None:
     """Build what waits for a first batch, and start the data anew."""
     check_precision(model, home)  # here also for a model that was compiled under another strategy
@@ -70,7 +100,7 @@ def begin(model: engine.Model, home: Home, what: str, *feeds: Feed | None) -> No
     together.start(model, home, what)
     for feed in feeds:
         if feed is not None:
-            together.lengths(home, feed.num_batches)
+            together.same_data(home, feed)
     adopt(model, home.strategy)
 
 

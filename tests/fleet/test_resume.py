@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fleet.launching import finish, launches
-from tests.fleet.workers import START
+from tests.fleet.workers import START, run
 
 # The undisturbed run comes first, in the same processes; then the same one, backed up and disturbed.
 JOB = (
@@ -82,3 +82,51 @@ def test_a_worker_that_is_told_to_go_takes_all_along_after_one_backup(launch, tm
     assert out.count("is equal") == 2
     assert err.count("SIGTERM on worker 1: ") == err.count("leaving with code 75") == 2
     assert "restart 1 of 1" not in err
+
+
+FOLDERS = """
+strategy = cluster()
+chief, index = strategy.is_chief, strategy.worker_index
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+steps, texts = [], []
+class Count(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        steps.append(batch)
+class Wall(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0 and chief:
+            os.rename("broken", "away")
+            open("broken", "w").close()
+def fit(folder, *more, **options):
+    options = {"epochs": 2} | options
+    backup = phalanx.callbacks.BackupAndRestore(folder, delete_on_success=False)
+    try:
+        model.fit(X, Y, batch_size=16, verbose=0, callbacks=[backup, Count(), *more], **options)
+    except phalanx.errors.CheckpointError as error:
+        texts.append(str(error))
+fit(f"mine{index}")
+assert not steps
+fit("shared", keras.callbacks.ModelCheckpoint("e{epoch}.keras"))
+saved = keras.models.load_model("e2.keras").get_weights() if chief else []
+keras.models.load_model("e1.keras")
+live = model.get_weights()
+fit("broken", Wall(), epochs=2000)
+print("result", json.dumps([texts, len(steps), [[w.tolist() for w in each] for each in (saved, live)]]))
+"""
+
+
+def test_folders_that_are_not_shared_that_are_and_that_break(tmp_path):
+    """Reports, rows 9 and 53."""
+    found = run(FOLDERS, tmp_path)
+    (texts, steps, (saved, live)), (other, other_steps, _) = found[0][0], found[1][0]
+    assert saved == live
+    for each in (texts, other):
+        assert len(each) == 2
+        assert "directory not shared: worker 1 does not see the token file" in each[0]
+        assert str(tmp_path / "broken") in each[1] and ("NotADirectory" in each[1] or "FileExists" in each[1])
+    assert steps == other_steps < 5000
+    left = sorted(path.name for path in tmp_path.iterdir() if path.name != "script.py")
+    assert left == ["away", "broken", "e1.keras", "e2.keras", "mine0", "shared"]
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["backup-00000001", "backup-00000002"]
