@@ -28,7 +28,9 @@ class Stream:
     one_shot = True
     reuses_memory = True
     num_batches = None
+    skips = False
     sharding: Sharding
+    doubt: str | None = None
 
     def __init__(self, generator: Iterator[Any], name: str) -> None:
         self.name = name
