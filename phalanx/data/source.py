@@ -27,7 +27,9 @@ class Source:
         own: Which rows of a batch this worker takes, where it reads no others; None reads all.
 
     Attributes:
+        is_array: True for data whose rows can be read in any order.
         lacks_targets: True for arrays of features alone.
+        rows: What a row of the user's arrays is, by their names; empty for other kinds.
         alike: What must be the same on all workers, by name.
         sharding: Which worker reads what, and why.
     """
@@ -39,9 +41,11 @@ class Source:
         self, adapter: Any, name: str, host: dict[str, Any] | None = None, own: Own | None = None
     ) -> None:
         self.adapter, self.name, self._own = adapter, name, own
-        self.reuses_memory = not engine.is_array(adapter)
+        self.is_array = engine.is_array(adapter)
+        self.reuses_memory = not self.is_array
         self._host = host or {}
         self.lacks_targets = False
+        self.rows: dict[str, str | None] = {}
         self.alike = engine.size_of(adapter)
 
     @property
@@ -159,7 +163,9 @@ def open_source(
     chosen = sharding.decide(kind, workers, host_only=bool(host))
     source = Source(adapter, name, host, own if chosen.policy == "data" else None)
     source.sharding = chosen
-    source.lacks_targets = y is None and engine.is_array(source.adapter)
+    if source.is_array:
+        source.lacks_targets = y is None
+        source.rows = columns.row_shapes((x, y, sample_weight))
     if source.num_batches == 0 and least:
         raise DataError(
             message(
