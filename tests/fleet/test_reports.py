@@ -76,7 +76,7 @@ ALONE = (
     RUN
     + """
 model, found = everything(phalanx.OneDeviceStrategy("cpu:0").scope, None)
-print("result", json.dumps(found))
+print("result", json.dumps(found, default=lambda value: np.asarray(value).tolist()))
 """
 )
 WORK = (
@@ -121,7 +121,7 @@ whole, own = Tell(), Tell()
 for gather, tell in ((True, whole), (False, own)):
     model.predict(x, batch_size=32, verbose=0, gather=gather, callbacks=[tell])
 found["aligned"] = [whole.rows, own.rows, model.predict({"x": x["x"]}, verbose=0)[:, 0].tolist()]
-print("result", json.dumps(found))
+print("result", json.dumps(found, default=lambda value: np.asarray(value).tolist()))
 """
 )
 
@@ -188,7 +188,7 @@ def test_metrics_that_are_no_means_are_those_of_one_device(both, one_device):
     """Reports, row 26: 11/16 and not the mean of two halves."""
     assert both[0]["twenty-six"] == both[1]["twenty-six"]
     found = both[0]["twenty-six"]
-    assert found == pytest.approx(one_device["twenty-six"], abs=1e-6)
+    assert_close(found, one_device["twenty-six"], 1e-6)
     assert found["auc"] == pytest.approx(11 / 16, abs=1e-6) and found["fp"] == 1
     assert sum(found[name] for name in ("tp", "fp", "tn", "fn")) == 8
 
