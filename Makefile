@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PEERS  := .venv-peers
 PIP    := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt
 # uv does not read pip's settings: pass on its folder of wheels, where a CPU build of torch may lie
 # (installed: 3.1 GB with it, 6.9 GB with the CUDA libraries of the plain wheel).
@@ -11,10 +12,10 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 NEEDS  := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test fleet chaos lint docs bench clean
+.PHONY: help train test fleet chaos lint docs bench bench-workers clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 train: $(VENV)/.ready-train  ## train on real digits with 2 replicas; model and curves go to runs/
 	$(BIN)/phalanx run --replicas 2 examples/train_mnist.py
@@ -45,8 +46,11 @@ docs: $(VENV)/.ready-test  ## the documentation, warnings are errors; result in 
 bench: $(VENV)/.ready-test  ## fit against a hand-written loop and Keras's own fit (quiet machine, please)
 	$(BIN)/phalanx run --replicas 2 benchmarks/fit_overhead.py
 
+bench-workers: $(VENV)/.ready-test $(PEERS)/.ready  ## two workers against a hand-written loop, DDP and tf.distribute
+	$(BIN)/python benchmarks/multi_worker.py --peers $(PEERS)/bin/python
+
 clean:  ## remove what make made
-	rm -rf $(VENV) site runs build *.egg-info
+	rm -rf $(VENV) $(PEERS) site runs build *.egg-info
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -59,3 +63,10 @@ $(VENV)/.ready-train: $(VENV)/bin/python $(NEEDS)
 $(VENV)/.ready-test: $(VENV)/bin/python $(NEEDS)
 	$(PIP) -e ".[test,lint,docs]"
 	@touch $@ $(VENV)/.ready-train
+
+# What Phalanx is compared with lives apart: its versions are nobody else's business.
+$(PEERS)/.ready: benchmarks/peers/constraints.txt $(VENV)/bin/python
+	$(PYTHON) -m venv $(PEERS)
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(PEERS)/bin/python --constraint $< \
+		numpy torch tensorflow tf_keras
+	@touch $@

@@ -1,4 +1,4 @@
-"""The three networks of the benchmarks, each with random rows of its own shape."""
+"""The three networks of the benchmarks, in Keras."""
 
 from __future__ import annotations
 
@@ -7,31 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 from keras import layers
+from tasks import TASKS, Task
 
 
-@dataclass(frozen=True)
-class Case:
-    """One network to train.
+@dataclass(frozen=True, kw_only=True)
+class Case(Task):
+    """One network to train, and its rows.
 
     Attributes:
-        name: Short name, as the command line has it.
         build: Makes the network; the seed is set before.
-        shape: Shape of one input row.
-        tokens: Inputs are token numbers below this; 0 means real numbers in [0, 1).
-        classes: Labels are numbers below this.
-        batch: Rows of one step over all replicas.
-        steps: Steps of one epoch.
     """
 
-    name: str
     build: Callable[[], keras.Model]
-    shape: tuple[int, ...]
-    tokens: int
-    classes: int
-    batch: int
-    steps: int
 
     def compiled(self) -> keras.Model:
         """Return the network, from the same seed each time, compiled with Adam and accuracy."""
@@ -43,16 +31,6 @@ class Case:
             metrics=["accuracy"],
         )
         return model
-
-    def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return one epoch of rows: x (steps * batch, *shape) and y (steps * batch,)."""
-        rng = np.random.default_rng(0)
-        count = self.steps * self.batch
-        if self.tokens:
-            x = rng.integers(self.tokens, size=(count, *self.shape), dtype=np.int32)
-        else:
-            x = rng.random((count, *self.shape), dtype=np.float32)
-        return x, rng.integers(self.classes, size=count, dtype=np.int32)
 
 
 def classes() -> keras.Layer:
@@ -94,7 +72,5 @@ def transformer() -> keras.Model:
 
 
 CASES = {
-    "mlp": Case("mlp", mlp, (784,), tokens=0, classes=10, batch=128, steps=100),
-    "transformer": Case("transformer", transformer, (32,), tokens=1000, classes=10, batch=64, steps=20),
-    "cnn": Case("cnn", cnn, (28, 28, 1), tokens=0, classes=10, batch=64, steps=20),
+    build.__name__: Case(**vars(TASKS[build.__name__]), build=build) for build in (mlp, transformer, cnn)
 }

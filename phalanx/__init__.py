@@ -14,6 +14,7 @@ from phalanx.host import env as _env
 
 if TYPE_CHECKING:
     from phalanx import callbacks, checkpoint, cluster, testing
+    from phalanx.data.input_context import InputContext
     from phalanx.errors import (
         CheckpointError,
         ClusterError,
@@ -48,6 +49,7 @@ _HOME = {
     "DataError": "errors",
     "DeviceError": "errors",
     "EngineError": "errors",
+    "InputContext": "data.input_context",
     "MirroredStrategy": "strategies.mirrored",
     "MultiWorkerMirroredStrategy": "strategies.multi_worker",
     "OneDeviceStrategy": "strategies.one_device",
@@ -78,6 +80,7 @@ __all__ = [
     "DataError",
     "DeviceError",
     "EngineError",
+    "InputContext",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",

@@ -114,6 +114,7 @@ class Facts:
         random: Names of layers that draw random numbers in training.
         masked: Names of layers that hide some places of a row from the loss.
         added: Names of layers that add losses of their own over the rows.
+        half: Names of layers that compute in 16 bits, each with its type.
         own_call: Why the model's code is not known: a subclass with its own `call`, say; or None.
         own_step: Why its training step cannot be taken apart; or None.
     """
@@ -124,6 +125,7 @@ class Facts:
     random: Sequence[str] = ()
     masked: Sequence[str] = ()
     added: Sequence[str] = ()
+    half: Sequence[str] = ()
     own_call: str | None = None
     own_step: str | None = None
 
@@ -148,7 +150,8 @@ def decide(facts: Facts) -> Travel:
     """Choose how the gradients of a model in the global view travel between workers.
 
     Each replica may take the gradient of its own rows, and all meet in one buffer, only where that is the
-    gradient of one device: every row by itself, nothing drawn at random, a loss that averages.
+    gradient of one device: every row by itself, nothing drawn at random, a loss that averages. In float16 a
+    part's own mean would be the parts' number of times larger before it is weighed, and skip other steps.
 
     Returns:
         The choice and its reason.
@@ -165,6 +168,7 @@ def decide(facts: Facts) -> Travel:
     reasons = (
         facts.own_step,
         facts.own_call,
+        f"{facts.half[0]}, in which parts of a batch overflow and round apart" if facts.half else None,
         f"{facts.random[0]} draws random numbers" if facts.random else None,
         f"{unknown[0]} is not known to compute row by row" if unknown else None,
         f"{facts.masked[0]} masks places, which the loss counts over the batch" if facts.masked else None,

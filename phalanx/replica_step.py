@@ -117,7 +117,7 @@ def _on_replica(
         loss, y_pred, gradients = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[:3])
         return loss, y_pred, gradients, seeded, metrics
 
-    kinds = sorted(set(sizes), reverse=True)  # at most three: full, one short, empty
+    kinds = sorted(set(sizes), reverse=True)  # of one batch at most three: full, one short, empty
     branches = [functools.partial(share, size) if size else nothing for size in kinds]
     which = jnp.array([kinds.index(size) for size in sizes])[replica]
     loss, y_pred, gradients, new_non_trainable, new_metrics = jax.lax.switch(which, branches)

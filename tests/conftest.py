@@ -9,6 +9,7 @@ os.environ["NPROC"] = "16"
 os.environ.pop("XLA_FLAGS", None)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -16,6 +17,9 @@ from pathlib import Path
 import pytest
 
 import phalanx
+
+# A shell starts what runs in its background with Ctrl-C ignored, and all that starts from there inherits it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Keras imports TensorFlow where it is installed, at its first use; TensorFlow, h5py and others set these.
 SET_BY_IMPORTS = (

@@ -6,8 +6,9 @@ It meets as training does, then the chief leads: one question, one worker, one a
 from __future__ import annotations
 
 import contextlib
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ _WAY = 15.0  # seconds for one measurement
 _TURN = 600.0  # seconds in which a worker waits for the chief's next question
 _LATE = 5.0  # seconds by which a network file system may be late
 _MOST = 20  # findings that are told to all
+_LONGEST = 1000  # characters of one of them
+_ROOM = 48 * 1024  # bytes of all of them: a message holds 64 KiB
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def _lead(spec: ClusterSpec, lines: Mapping[int, wire.Wire], own: _Own) -> Repor
         checked=_checked(own),
     )
     for line in lines.values():
-        line.send({"ask": "end", "findings": [text[:1000] for text in report.findings[:_MOST]]})
+        line.send({"ask": "end", "findings": _fitting(report.findings)})
     return report
 
 
@@ -186,6 +189,27 @@ def _plain(text: str) -> str:
     return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in lines)
 
 
+def _fitting(findings: Sequence[str]) -> list[str]:
+    """As many findings as one message holds, and a last one that says how many do not fit."""
+    kept: list[str] = []
+    room = _ROOM
+    for text in findings[:_MOST]:
+        cut = text[:_LONGEST]
+        room -= len(json.dumps(cut))  # a character beyond ASCII travels as six bytes or twelve
+        if room < 0:
+            break
+        kept.append(cut)
+    if len(kept) < len(findings):
+        kept.append(
+            message(
+                "A check tells every worker its first findings.",
+                f"{len(findings) - len(kept)} more were found",
+                "mend these first, then check again",
+            )
+        )
+    return kept
+
+
 def _one_line(value: object) -> str:
     return " ".join(str(value).split())
 
@@ -198,7 +222,7 @@ def _number(value: Any) -> float:
 
 
 def _hello(own: _Own) -> dict[str, Any]:
-    return {"card": dict(own.card), "host": own.host, "port": own.port, "found": own.found[:_MOST]}
+    return {"card": dict(own.card), "host": own.host, "port": own.port, "found": _fitting(own.found)}
 
 
 def _way(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from phalanx.errors import ClusterError, message
 from phalanx.host import wire
 
 _HELLO_SECONDS = 10.0
+_NAMED = 20  # missing workers that are named: all of a large cluster would not fit into a message
 
 
 def meet(
@@ -191,7 +192,9 @@ def never_connected(missing: list[int], workers: Mapping[int, str], timeout: flo
     return ClusterError(
         message(
             "Every worker connects within the connect timeout.",
-            "; ".join(f"worker {i} ({workers[i]}) never connected" for i in missing) + f" in {timeout:g} s",
+            "; ".join(f"worker {i} ({workers[i]}) never connected" for i in missing[:_NAMED])
+            + (f"; {len(missing) - _NAMED} more did not" if len(missing) > _NAMED else "")
+            + f" in {timeout:g} s",
             f"start the script on {first}, or: phalanx cluster explain   # there, to see what it believes",
         )
     )

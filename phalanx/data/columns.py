@@ -27,6 +27,22 @@ def named(batch: Any) -> Iterator[tuple[str, Any]]:
         yield from _walk(role, part)
 
 
+def row_shapes(batch: Any) -> dict[str, str | None]:
+    """Shape and dtype of a row of each column, by its name; None for a sparse one.
+
+    Example:
+        >>> row_shapes((np.ones((5, 8)), np.ones(5, "int32")))
+        {'x': '(8,) float64', 'y': '() int32'}
+    """
+    return {
+        path: None
+        if is_sparse(column)
+        else f"{tuple(column.shape[1:])} {getattr(column, 'dtype', '')}".strip()
+        for path, column in named(batch)
+        if hasattr(column, "shape")
+    }
+
+
 def count_rows(batch: Any, where: str, least: int = 1) -> int:
     """The rows of a batch, once every column is known to have as many and to hold numbers.
 

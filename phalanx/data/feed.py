@@ -9,6 +9,7 @@ from typing import Any
 
 from phalanx.data import columns
 from phalanx.data.grain_rows import GrainRows
+from phalanx.data.pipeline import PipelineSource
 from phalanx.data.position import Position, fingerprint
 from phalanx.data.share import Share
 from phalanx.data.source import Source
@@ -53,7 +54,7 @@ class Feed:
 
     def __init__(
         self,
-        source: Source | Stream | GrainRows,
+        source: Source | Stream | GrainRows | PipelineSource,
         placement: Placement,
         *,
         steps: int | None = None,
@@ -77,6 +78,10 @@ class Feed:
     def num_batches(self) -> int | None:
         """Batches of an epoch, as far as is known."""
         return self.steps or self._known
+
+    def expect(self, batches: int) -> None:
+        """Take the word of all workers for the batches of one pass."""
+        self._known = batches
 
     def rewind(self) -> None:
         """Forget the position; the next epoch starts the data anew."""
@@ -156,7 +161,7 @@ class Feed:
             engine.set_random_state(at.opened)
             self._opened = engine.random_now()
         replayed = 0
-        if isinstance(self.source, Stream) or not self.source.skips:
+        if isinstance(self.source, (Stream, PipelineSource)) or not self.source.skips:
             replayed = self._replay(at)
         elif at.open:
             self._stream = self.source.later(self._seen) if self._seen else self.source.batches()
@@ -177,7 +182,7 @@ class Feed:
                     self._say_other(f"it ends after {number} batches, {count} were trained on")
                     break
                 if self._first is None:
-                    self._first = _print_of(batch)
+                    self._first = self._print_of(batch)
                     if at.first not in (None, self._first):
                         self._say_other("its first batch has other values than it had")
         self._stream = stream if at.open else None
@@ -234,7 +239,7 @@ class Feed:
             self._stream = None
             return self._ran_out() if self.steps else self._stop()
         if self.followed and self._first is None and not self.source.skips:
-            self._first = _print_of(batch)
+            self._first = self._print_of(batch)
         self._step += 1
         self._seen += 1
         self._reads[-1] += 1
@@ -259,13 +264,18 @@ class Feed:
         where = f"{self.source.name}, batch {self._step - 1}"
         copy = self.source.reuses_memory
         if isinstance(batch, Share):
-            columns.count_rows(batch.batch, where, least=0)
-            return self.placement.place(batch.batch, batch.rows, copy=copy, sizes=batch.sizes, own=True)
-        batch, host = columns.take_host_only(batch, self.host_only)
-        rows = columns.count_rows(batch, where)
-        placed = self.placement.place(batch, rows, split=self.split, copy=copy)
+            mine, host = columns.take_host_only(batch.batch, self.host_only)
+            columns.count_rows(mine, where, least=0)
+            sizes = batch.sizes if self.split else None
+            placed = self.placement.place(
+                mine, batch.rows, split=self.split, copy=copy, sizes=sizes, own=True
+            )
+        else:
+            batch, host = columns.take_host_only(batch, self.host_only)
+            rows = columns.count_rows(batch, where)
+            placed = self.placement.place(batch, rows, split=self.split, copy=copy)
         return dataclasses.replace(placed, host=host) if host else placed
 
-
-def _print_of(batch: Any) -> int:
-    return fingerprint(batch.batch if isinstance(batch, Share) else batch)
+    def _print_of(self, batch: Any) -> int:
+        """What tells another order; each worker's own pipeline has another anyway."""
+        return 0 if isinstance(self.source, PipelineSource) else fingerprint(batch)

@@ -80,6 +80,7 @@ class GrainRows:
             )
         self.rows, self.name, self._own, self.sharding = rows, name, own, sharding
         self.num_batches = rows.num_batches
+        self.alike = {"rows": len(rows.rows), "rows of a batch": rows.batch_size}
 
     def begin(self) -> None:
         """An epoch begins: nothing to tell a dataset."""

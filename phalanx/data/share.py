@@ -30,6 +30,23 @@ class Share:
     sizes: tuple[int, ...] | None = None
 
 
+def numbers(rows: int, batch_size: int, own: Own) -> np.ndarray:
+    """Which rows of arrays one worker takes, batch by batch.
+
+    Args:
+        rows: Rows of the arrays.
+        batch_size: Rows of a global batch.
+        own: Which rows of a batch are this worker's.
+
+    Example:
+        >>> numbers(7, 4, lambda rows: (0, rows // 2)).tolist()
+        [0, 1, 4]
+    """
+    firsts = range(0, rows, batch_size)
+    parts = [np.arange(*own(min(batch_size, rows - first))) + first for first in firsts]
+    return np.concatenate(parts) if parts else np.arange(0)
+
+
 def without_rows(batch: Any) -> Any:
     """A batch like this one, but empty: what a worker brings that is out of data."""
     return jax.tree.map(lambda column: np.asarray(column)[:0] if has_rows(column) else column, batch)

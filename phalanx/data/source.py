@@ -9,6 +9,7 @@ import numpy as np
 
 from phalanx.data import columns, doubts, grain_rows, sharding
 from phalanx.data.grain_rows import GrainRows
+from phalanx.data.pipeline import Pipeline, PipelineSource
 from phalanx.data.sharding import Sharding
 from phalanx.data.share import Own, Share, like_whole
 from phalanx.data.stream import Stream
@@ -26,7 +27,10 @@ class Source:
         own: Which rows of a batch this worker takes, where it reads no others; None reads all.
 
     Attributes:
+        is_array: True for data whose rows can be read in any order.
         lacks_targets: True for arrays of features alone.
+        rows: What a row of the user's arrays is, by their names; empty for other kinds.
+        alike: What must be the same on all workers, by name.
         sharding: Which worker reads what, and why.
         skips: A pass can begin at any batch; see `later`.
         doubt: Why a run on this data may not resume to the bit; None where it does.
@@ -39,11 +43,14 @@ class Source:
         self, adapter: Any, name: str, host: dict[str, Any] | None = None, own: Own | None = None
     ) -> None:
         self.adapter, self.name, self._own = adapter, name, own
-        self.reuses_memory = not engine.is_array(adapter)
+        self.is_array = engine.is_array(adapter)
+        self.reuses_memory = not self.is_array
         self._host = host or {}
         self.lacks_targets = False
+        self.rows: dict[str, str | None] = {}
         self.skips = engine.skips(adapter)
         self.doubt: str | None = None
+        self.alike = engine.size_of(adapter)
 
     @property
     def num_batches(self) -> int | None:
@@ -96,12 +103,13 @@ def open_source(
     host: dict[str, Any] | None = None,
     workers: int = 1,
     own: Own | None = None,
-) -> Source | Stream | GrainRows:
+    least: int = 1,
+) -> Source | Stream | GrainRows | PipelineSource:
     """Choose the reader for the user's data, after a look at what can be seen without reading.
 
     Args:
         x: Arrays (NumPy, jax, pandas) or a tree of them, PyDataset, generator, tf.data, torch DataLoader,
-            grain.
+            grain, or the `Pipeline` of each worker's own.
         y: Targets, where x holds features alone.
         sample_weight: Weight per row, likewise.
         name: What the user calls the data, for texts.
@@ -113,6 +121,7 @@ def open_source(
         host: Those columns, where their place in the data has been taken by `columns.number_rows`.
         workers: Host programs that train together.
         own: Which rows of a batch this one takes.
+        least: 0 where data without a batch is in order.
 
     Returns:
         A source of global batches, or of this worker's rows of them; `sharding` says which, and why.
@@ -141,13 +150,17 @@ def open_source(
                 f"fit(data, {_STEPS_OPTION.get(name, 'steps')}=100)",
             )
         )
+    if isinstance(x, Pipeline):
+        return _open_pipeline(
+            x, y, sample_weight, name=name, shuffle=shuffle, class_weight=class_weight, host_only=host_only
+        )
     _check_arrays(columns.take_host_only((x, y, sample_weight), host_only)[0], name)
     shuffle = engine.can_shuffle(x, y, sample_weight) if shuffle is None else shuffle
     options = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "shuffle": shuffle}
     if engine.is_generator(x):
         engine.check_generator(**options)
         stream = Stream(x, name)
-        if stream.peek() is None:
+        if stream.peek() is None and least:
             raise _no_batch(name)
         stream.sharding = sharding.decide("a generator", workers)
         stream.doubt = doubts.doubt(x)
@@ -163,14 +176,34 @@ def open_source(
     chosen = sharding.decide(kind, workers, host_only=bool(host))
     source = Source(adapter, name, host, own if chosen.policy == "data" else None)
     source.sharding, source.doubt = chosen, doubts.doubt(x)
-    source.lacks_targets = y is None and engine.is_array(source.adapter)
-    if source.num_batches == 0:
+    if source.is_array:
+        source.lacks_targets = y is None
+        source.rows = columns.row_shapes((x, y, sample_weight))
+    if source.num_batches == 0 and least:
         raise DataError(
             message(
                 "Data has at least one batch.", f"{name} has 0 batches", "print(len(data))   # then fit(data)"
             )
         )
     return source
+
+
+def _open_pipeline(
+    pipeline: Pipeline, *data: Any, name: str, host_only: tuple[str, ...], **options: Any
+) -> PipelineSource:
+    several = pipeline.tell is not None  # then all are told together of one that has no batch
+    source = open_source(
+        pipeline.data, *data, name=name, host_only=host_only, least=0 if several else 1, **options
+    )
+    if isinstance(source, Source) and engine.is_array(source.adapter):
+        raise DataError(
+            message(
+                "A worker's pipeline yields the batches of its replicas: a dataset, PyDataset or generator.",
+                f"{name}: the function returned {type(pipeline.data).__name__}, whole arrays",
+                "return tf.data.Dataset.from_tensor_slices((x, y)).batch(rows)   # or fit(x, y) without it",
+            )
+        )
+    return PipelineSource(pipeline, source, host_only, sharding.decide("pipelines", 1))
 
 
 _STEPS_OPTION = {"training data": "steps_per_epoch", "validation data": "validation_steps"}

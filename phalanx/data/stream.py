@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from phalanx.data import columns
 from phalanx.data.sharding import Sharding
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
+from phalanx.rows import has_rows
 
 _END = object()
 
@@ -34,6 +36,13 @@ class Stream:
         self.name = name
         self._generator = generator
         self._held: list[Any] = []
+
+    @property
+    def alike(self) -> dict[str, int]:
+        """What must be the same on all workers: the rows of a batch that was read already."""
+        found = (column for batch in self._held for _, column in columns.named(batch) if has_rows(column))
+        first = next(found, None)
+        return {} if first is None else {"rows of the next batch": int(first.shape[0])}
 
     def begin(self) -> None:
         """An epoch begins: nothing to tell a generator."""

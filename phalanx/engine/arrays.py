@@ -151,6 +151,23 @@ class Placement:
         host = np.asarray(host, jax.dtypes.canonicalize_dtype(host.dtype))
         return jax.make_array_from_callback(host.shape, self.whole, lambda index: host[index])
 
+    def own_part(self, outputs: Any, sizes: Sequence[int]) -> Any:
+        """This process's true rows of outputs that lie padded and split by rows, as NumPy arrays.
+
+        Args:
+            outputs: Tree of arrays, each `(padded, ...)`.
+            sizes: True rows of each replica.
+        """
+
+        def part(column: jax.Array) -> np.ndarray:
+            shards = sorted(column.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+            mine = sizes[self.first : self.first + self.count]
+            return np.concatenate(
+                [np.asarray(shard.data)[:size] for shard, size in zip(shards, mine, strict=True)]
+            )
+
+        return jax.tree.map(part, outputs)
+
     def own_copy(self, value: jax.Array) -> jax.Array:
         """This process's copy of a value that lies whole on every replica."""
         return value.addressable_data(0)

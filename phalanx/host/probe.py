@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ _PINGS, _SIZE = 20, 4 * 1024 * 1024
 _CHUNK = bytes(64 * 1024)
 _PING, _BULK = b"p", b"b"
 _IDLE = 60.0  # seconds after which a peer that says nothing is let go
+_MOST = 256  # connections that are kept; the longest silent go first
 
 
 @dataclass(frozen=True)
@@ -106,18 +108,53 @@ def _read(line: socket.socket, count: int, deadline: float) -> None:
 
 
 def _serve(listener: socket.socket, ended: threading.Event) -> None:
-    """One peer after the other: two at once would measure each other."""
-    listener.settimeout(0.2)
-    while not ended.is_set():
-        with contextlib.suppress(OSError):
-            line, _ = listener.accept()
-            with line:
-                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while not ended.is_set():
-                    line.settimeout(_IDLE)
-                    what = line.recv(1)
-                    if not what:
-                        break
-                    if what == _BULK:
-                        _read(line, _SIZE, now() + _IDLE)
-                    line.sendall(b"k")
+    """Answer whoever speaks: a stranger that says nothing, or stops half way, keeps nobody waiting."""
+    peers: dict[socket.socket, _Peer] = {}
+    listener.setblocking(False)
+    with selectors.DefaultSelector() as ready, contextlib.ExitStack() as opened:
+        ready.register(listener, selectors.EVENT_READ)
+        while not ended.is_set():
+            for line in [key.fileobj for key, _ in ready.select(0.2)]:
+                if line is listener:
+                    with contextlib.suppress(OSError):
+                        guest = opened.enter_context(listener.accept()[0])
+                        guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        guest.setblocking(False)
+                        peers[guest] = _Peer(now())
+                        ready.register(guest, selectors.EVENT_READ)
+                elif isinstance(line, socket.socket) and not _answer(line, peers[line]):
+                    _let_go(line, peers, ready)
+            silent = [line for line, peer in peers.items() if now() - peer.heard > _IDLE]
+            surplus = sorted(peers, key=lambda line: peers[line].heard)[: max(0, len(peers) - _MOST)]
+            for each in {*silent, *surplus}:
+                _let_go(each, peers, ready)
+
+
+@dataclass
+class _Peer:
+    """Who is connected: when it last spoke, and how many bytes of a measurement it has still to send."""
+
+    heard: float
+    owed: int = 0
+
+
+def _answer(line: socket.socket, peer: _Peer) -> bool:
+    """Hear what a peer has sent; False if it has gone, or takes no answer."""
+    try:
+        data = line.recv(min(peer.owed, len(_CHUNK)) or 1)
+        peer.heard = now()
+        if peer.owed:
+            peer.owed -= len(data)
+        elif data == _BULK:
+            peer.owed = _SIZE
+        if data and not peer.owed:
+            line.send(b"k")
+    except OSError:
+        return False
+    return bool(data)
+
+
+def _let_go(line: socket.socket, peers: dict[socket.socket, _Peer], ready: selectors.BaseSelector) -> None:
+    ready.unregister(line)
+    del peers[line]
+    line.close()

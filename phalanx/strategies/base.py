@@ -8,14 +8,17 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from phalanx.data.input_context import InputContext
+from phalanx.data.pipeline import Pipeline
 from phalanx.data.sharding import Sharding
+from phalanx.data.share import numbers
 from phalanx.describe import Description, Work
 from phalanx.engine import devices as device_door
 from phalanx.engine import keras as engine
 from phalanx.engine import runtime
 from phalanx.engine.arrays import DATA_AXIS, Placement
 from phalanx.engine.runtime import Exchange
-from phalanx.errors import PhalanxError, ScopeError, SettingError, message
+from phalanx.errors import PhalanxError, ScopeError, SettingError, message, warn
 from phalanx.flat import Travel
 from phalanx.precision import Precision
 from phalanx.strategies import current
@@ -144,6 +147,69 @@ class Strategy(engine.Distribution):
             yield self
         finally:
             current.leave()
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: Any = None
+    ) -> Pipeline:
+        """Give each worker a pipeline of its own, such as its own files, to train on in step with the others.
+
+        The function is called once on each worker. What it returns is batched for one replica: a step takes a
+        batch for each replica, `context.get_per_replica_batch_size(global_batch)` rows. Workers that run out
+        of data bring no rows to the last steps of an epoch, and every row counts once.
+
+        Args:
+            dataset_fn: `InputContext -> dataset`: tf.data, a PyDataset, a DataLoader, grain or a generator.
+            options: Accepted for tf.distribute's sake; without effect, with a warning.
+
+        Returns:
+            Data for `fit`, `evaluate` and `predict`.
+
+        Raises:
+            SettingError: `dataset_fn` is no function.
+
+        References:
+            `tf.distribute.Strategy.distribute_datasets_from_function`.
+        """
+        if not callable(dataset_fn):
+            raise SettingError(
+                message(
+                    "A function makes each worker's pipeline, from an InputContext.",
+                    f"dataset_fn={dataset_fn!r}",
+                    "strategy.distribute_datasets_from_function(lambda context: make(context))",
+                )
+            )
+        if options is not None:
+            warn(
+                message(
+                    "The pipeline is the function's own; nothing is added to it.",
+                    f"options={options!r} is without effect",
+                    "strategy.distribute_datasets_from_function(dataset_fn)",
+                )
+            )
+        context = InputContext(
+            num_input_pipelines=self.world.processes,
+            input_pipeline_id=self.world.process,
+            num_replicas_in_sync=self.world.replicas,
+        )
+        tell = None if self.exchange is None else self.exchange.gather
+        return Pipeline(dataset_fn(context), context, self.placement.count, tell)
+
+    def own_rows(self, rows: int, batch_size: int = 32) -> Any:
+        """Which rows this worker computes of arrays, as `predict(x, gather=False)` returns them.
+
+        Args:
+            rows: Rows of the arrays.
+            batch_size: Rows of a global batch.
+
+        Returns:
+            Row numbers, a NumPy array; with one worker all of them.
+
+        Example:
+            >>> import phalanx
+            >>> phalanx.OneDeviceStrategy("cpu:0").own_rows(3).tolist()
+            [0, 1, 2]
+        """
+        return numbers(rows, batch_size, self.placement.own)
 
     def describe(self, global_batch: int | None = None) -> Description:
         """Devices, replicas, batch and view, as a value that prints as a table.

@@ -96,6 +96,16 @@ def check_callbacks(callbacks: Any) -> None:
             )
 
 
+def check_gather(gather: Any) -> None:
+    """Refuse a `gather` that is no yes or no.
+
+    Raises:
+        SettingError: Naming its value.
+    """
+    if not isinstance(gather, (bool, np.bool_)):
+        raise _wrong("gather is True or False.", "gather", gather, "predict(x, gather=False)")
+
+
 def _whole(value: Any, least: int) -> bool:
     return not isinstance(value, bool) and isinstance(value, (int, np.integer)) and int(value) >= least
 

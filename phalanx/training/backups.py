@@ -168,7 +168,7 @@ class Backups(NoBackups):
         self._from = found
         if self._chief:
             steps = f" and {found.step} steps" if found.step else ""
-            _log.warning(f"phalanx: goes on from {name}, after {found.epoch} epochs{steps}")
+            _log.warning(f"training goes on from {name}, after {found.epoch} epochs{steps}")
         if found.phase == "between":
             self._go_on_in_data(found)
         self._since = now()
@@ -273,9 +273,7 @@ class Backups(NoBackups):
     def _go_on_in_data(self, found: Moment) -> None:
         replayed = moment.put_data(self.fit, found)
         if replayed and self._chief:
-            _log.warning(
-                f"phalanx: replaying {replayed:,} batches: this data can only be read from its start"
-            )
+            _log.warning(f"replaying {replayed:,} batches: this data can only be read from its start")
 
     def _due(self, epoch_ended: bool) -> bool:
         due = self.plan.rhythm.due(
@@ -321,9 +319,7 @@ class Backups(NoBackups):
             error = failure
         together.all_or_none(self.fit.home, "the last backup", error)
         if self._chief:
-            _log.warning(
-                f"phalanx: {said.leave}: {self._writer.newest} is complete, leaving with code {PREEMPTED}"
-            )
+            _log.warning(f"{said.leave}: {self._writer.newest} is complete, leaving with code {PREEMPTED}")
         raise SystemExit(PREEMPTED)
 
     def _say_doubts(self) -> None:

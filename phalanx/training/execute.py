@@ -25,7 +25,7 @@ class Runner:
     Args:
         model: The Keras model, built.
         home: Its strategy and steps.
-        kind: `"train"`, `"test"` or `"predict"`.
+        kind: `"train"`, `"test"`, `"predict"` or `"predict own"`; see `home.compiled`.
         parts: The parts of the state that the steps carry.
         finished: Called with the logs of each finished step that a loss scale may skip, in order.
     """

@@ -103,7 +103,7 @@ def fit(
     setup.check_targets(model, feed)
     setup.ready(model, home, feed)
     if val_feed is not None:
-        setup.look_at(val_feed, has_targets=y is not None)
+        setup.look_at(model, val_feed, feed, has_targets=y is not None)
 
     verbose = verbose if home.strategy.is_chief else 0
     callbacks = engine.callback_list(

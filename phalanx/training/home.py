@@ -134,7 +134,7 @@ def running(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...]) 
     Args:
         model: The Keras model.
         home: Its strategy and steps.
-        kind: `"train"`, `"test"` or `"predict"`.
+        kind: `"train"`, `"test"`, `"predict"`, or `"predict own"` for outputs that stay where their rows are.
         parts: The parts of the state that the step carries.
 
     Returns:
@@ -153,7 +153,7 @@ def compiled(model: engine.Model, home: Home, kind: str, parts: tuple[str, ...])
     Args:
         model: The Keras model.
         home: Its strategy and steps.
-        kind: `"train"`, `"test"` or `"predict"`.
+        kind: `"train"`, `"test"`, `"predict"`, or `"predict own"` for outputs that stay where their rows are.
         parts: The parts of the state that the step carries.
 
     Returns:
@@ -177,7 +177,7 @@ def travels(model: engine.Model, strategy: Strategy) -> flat.Travel:
 
 
 def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, ...]) -> Callable[..., Any]:
-    own = engine.own_function(model, kind)
+    own = engine.own_function(model, kind.split()[0])
     if own:
         raise UnsupportedError(
             message(
@@ -188,8 +188,12 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
         )
     whole = strategy.placement.whole
     run: Callable[..., Any]
+    results = None if strategy.placement.alone else whole  # what every worker can read
     if kind == "predict":
         run = step.predict_step(model.predict_step, whole)
+    elif kind == "predict own":
+        run = step.predict_step(model.predict_step, whole, own=True)
+        results = strategy.placement.rows
     elif strategy.view == "replica" and kind == "train":
         why = engine.replica_view_refusal(model)
         if why:
@@ -207,7 +211,6 @@ def _make(model: engine.Model, strategy: Strategy, kind: str, sizes: tuple[int, 
     else:
         run = step.update_step(model.train_step if kind == "train" else model.test_step, whole)
     state = tuple([whole] * size for size in sizes)
-    results = None if strategy.placement.alone else whole  # what every worker can read
     scaling = engine.scaling(model) if kind == "train" else None
     if scaling is not None:
         run = finite_step.guard(engine.followed(model, run), scaling)

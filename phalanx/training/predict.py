@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from phalanx.engine import arrays
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
-from phalanx.training import setup
+from phalanx.training import arguments, setup
 from phalanx.training.execute import PREDICT, Runner
 from phalanx.training.home import Home
 
@@ -23,6 +24,7 @@ def predict(
     verbose: Any = "auto",
     steps: int | None = None,
     callbacks: Any = None,
+    gather: bool = True,
 ) -> Any:
     """Predict as Keras's `predict` does: exactly one row out per row in, in order.
 
@@ -30,14 +32,24 @@ def predict(
         model: A Keras model, compiled or not.
         home: Its strategy and compiled steps.
         x: And all others: as in `keras.Model.predict`.
+        gather: True gives every worker all rows; False gives each worker those that its replicas computed.
 
     Returns:
         NumPy arrays in the structure of the model's outputs.
+
+    Raises:
+        UnsupportedError: `gather=False` for outputs that have no row for each row, or `gather=True` for
+            `host_only` columns of pipelines, of which each worker has its own rows alone.
     """
+    arguments.check_gather(gather)
+    placement = home.strategy.placement
+    own = not gather and not placement.alone
     feed = setup.open_feed(model, home, x, name="prediction data", batch_size=batch_size, steps=steps)
     if not engine.layers_built(model):
         engine.build_for_predict(model, engine.unpack(feed.peek())[0])
     feed.restart()
+    if not own and not placement.alone:
+        setup.check_host_only(feed)
     setup.begin(model, home, "predict", feed)
     verbose = verbose if home.strategy.is_chief else 0
     callbacks = engine.callback_list(
@@ -45,25 +57,33 @@ def predict(
     )
     model.stop_predicting = False
     outputs: list[Any] = []
-    fetched = 0
+    waiting: deque[tuple[Any, tuple[int, ...]]] = deque()  # outputs on the devices, and rows of each replica
+
+    def fetch(results: Any, sizes: tuple[int, ...]) -> Any:
+        return placement.own_part(results, sizes) if own else arrays.to_host(results)
+
     try:
         callbacks.on_predict_begin()
-        runner = Runner(model, home, "predict", PREDICT)
+        runner = Runner(model, home, "predict own" if own else "predict", PREDICT)
         engine.begin(model)
+        heard = engine.hears_batches(callbacks, "predict")
         for group in feed.epoch():
             callbacks.on_predict_batch_begin(group.first)
             results = runner.run(group)
             feed.prepare()
-            outputs += results
-            logs = {"outputs": results[0] if len(results) == 1 else _joined(results)}
-            logs |= _joined([batch.host for batch in group.batches])  # columns that stay on the host
-            callbacks.on_predict_batch_end(group.last, logs)
-            while fetched < len(outputs) - runner.window.depth:  # free the devices as we go
-                outputs[fetched] = arrays.to_host(outputs[fetched])
-                fetched += 1
+            done = [(out, batch.sizes) for out, batch in zip(results, group.batches, strict=True)]
+            if heard:
+                shown = [fetch(*each) for each in done] if own else results
+                logs = {"outputs": shown[0] if len(shown) == 1 else _joined(shown)}
+                logs |= _joined([batch.host for batch in group.batches])  # columns that stay on the host
+                callbacks.on_predict_batch_end(group.last, logs)
+            waiting.extend(done)
+            while len(waiting) > runner.window.depth:  # free the devices as we go
+                outputs.append(fetch(*waiting.popleft()))
             if model.stop_predicting:
                 break
         runner.finish()
+        outputs += [fetch(*each) for each in waiting]
         callbacks.on_predict_end()
     finally:
         engine.end(model)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from phalanx.data import columns
 from phalanx.data.feed import Feed
+from phalanx.data.pipeline import Pipeline, PipelineSource
 from phalanx.data.source import Source, open_source
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, SettingError, UnsupportedError, message, warn
@@ -31,6 +33,8 @@ def open_feed(
     """Open the user's data as batches on the strategy's devices; see `data.source.open_source`."""
     steps = engine.capped_steps(steps)
     strategy = home.strategy
+    if isinstance(x, Pipeline):
+        _check_pipeline(x, strategy.placement.replicas, name)
     source = open_source(
         x,
         y,
@@ -56,6 +60,33 @@ def open_feed(
     )
 
 
+def check_host_only(feed: Feed) -> None:
+    """Refuse to gather predictions whose columns on the host cannot be gathered with them.
+
+    Raises:
+        UnsupportedError: They come from a pipeline, of which each worker has its own rows alone.
+    """
+    if isinstance(feed.source, PipelineSource) and feed.host_only:
+        raise UnsupportedError(
+            message(
+                "Columns that stay on the host are not sent to other workers.",
+                f"{feed.source.name}: each worker's own pipeline, with host_only={list(feed.host_only)}",
+                "model.predict(data, gather=False)   # each worker's own rows, and their columns",
+            )
+        )
+
+
+def _check_pipeline(pipeline: Pipeline, replicas: int, name: str) -> None:
+    if pipeline.context.num_replicas_in_sync != replicas:
+        raise DataError(
+            message(
+                "A pipeline is read by the replicas that its function was told of.",
+                f"{name}: made for {pipeline.context.num_replicas_in_sync}, the model trains on {replicas}",
+                "data = strategy.distribute_datasets_from_function(make)   # the strategy of the model",
+            )
+        )
+
+
 def ready(model: engine.Model, home: Home, feed: Feed) -> None:
     """Build what waits for a first batch, and start the data anew."""
     check_precision(model, home)  # here also for a model that was compiled under another strategy
@@ -69,29 +100,56 @@ def begin(model: engine.Model, home: Home, what: str, *feeds: Feed | None) -> No
     together.start(model, home, what)
     for feed in feeds:
         if feed is not None:
-            together.lengths(home, feed.num_batches)
+            together.same_data(home, feed)
     adopt(model, home.strategy)
 
 
-def look_at(feed: Feed, has_targets: bool) -> None:
+def look_at(model: engine.Model, feed: Feed, training: Feed, has_targets: bool) -> None:
     """Refuse validation data that cannot be used, before training and not an epoch later.
 
     Args:
+        model: The model, built.
         feed: The validation data.
+        training: The training data; what has the shapes of it is not looked at further.
         has_targets: True where training has targets of its own, and validation data without them is a slip.
 
     Raises:
-        DataError: Arrays without targets, or a generator whose first batch does not fit together.
+        DataError: Arrays without targets or of other shapes than the model takes, or a generator whose first
+            batch does not fit together.
         ColumnError: A generator whose first batch has a column of strings or objects.
     """
-    if feed.source.one_shot:
-        feed.peek()  # it was read already; other kinds are not read before their time
-    elif has_targets and isinstance(feed.source, Source) and feed.source.lacks_targets:
+    source = feed.source
+    if source.one_shot:
+        feed.peek()  # it was read already
+    elif isinstance(source, Source) and source.is_array:  # other kinds are not read before their time
+        if has_targets and source.lacks_targets:
+            raise DataError(
+                message(
+                    "Validation data has targets, where training data has them.",
+                    f"{source.name}: x alone",
+                    "fit(x, y, validation_data=(x_val, y_val))",
+                )
+            )
+        _check_fit(model, feed, source, training.source)
+
+
+def _check_fit(model: engine.Model, feed: Feed, source: Source, training: Any) -> None:
+    if isinstance(training, Source) and training.rows == source.rows:
+        return
+    batch = feed.peek()
+    feed.restart()
+    found = columns.row_shapes(batch)
+    if not engine.compiles(model) or None in found.values():
+        return  # steps that run eagerly, and sparse columns, cannot be followed from shapes alone
+    why = engine.misfit(model, engine.unpack(batch))
+    if why is not None:
         raise DataError(
             message(
-                "Validation data has targets, where training data has them.",
-                f"{feed.source.name}: x alone",
-                "fit(x, y, validation_data=(x_val, y_val))",
+                "Validation data has rows of the shapes that the model and its loss take.",
+                f"{feed.source.name}: "
+                + ", ".join(f"{path} {row}" for path, row in found.items())
+                + f": {why}",
+                "x_val, y_val = prepare(x_val, y_val)   # as x and y were prepared",
             )
         )
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phalanx.data.feed import Feed
+from phalanx.data.pipeline import PipelineSource
 from phalanx.engine import keras as engine
 from phalanx.engine import runtime
 from phalanx.errors import CheckpointError, ScopeError, message, warn
@@ -208,17 +210,34 @@ def all_or_none(home: Home, what: str, error: Exception | None) -> None:
             raise CheckpointError(f"On worker {worker}: {text}")
 
 
-def lengths(home: Home, batches: int | None) -> None:
-    """Refuse data of which the workers have different numbers of batches, before a step hangs."""
+def same_data(home: Home, feed: Feed) -> None:
+    """Refuse data of which the workers have other numbers of rows, batches or steps, before a step hangs.
+
+    Of pipelines, the longest says how many steps an epoch has.
+
+    Raises:
+        ScopeError: On all workers, with the numbers of each.
+    """
     exchange = home.strategy.exchange
     if exchange is None:
         return
-    said = [json.loads(each) for each in exchange.gather("the data", json.dumps(batches))]
-    if len(set(said)) > 1:
+    part = feed.source.own_batches if isinstance(feed.source, PipelineSource) else None
+    own = {"batches": feed.num_batches, "steps": feed.steps, **feed.source.alike}
+    answers = [json.loads(each) for each in exchange.gather(feed.source.name, json.dumps([own, part]))]
+    said = [own for own, _ in answers]
+    names = {name: None for each in said for name in each}
+    odd = [name for name in names if len({each.get(name) for each in said}) > 1]
+    if odd:
         raise ScopeError(
             message(
-                "Every worker reads the same global batches.",
-                ", ".join(f"worker {worker} has {count} batches" for worker, count in enumerate(said)),
-                "fit(x, y)   # the whole data on every worker; each takes its own rows of it",
+                "Every worker gives the same global batches, or the pipeline of its own.",
+                f"{feed.source.name}: " + "; ".join(_has(odd, i, each) for i, each in enumerate(said)),
+                "fit(x, y)   # all rows everywhere; or strategy.distribute_datasets_from_function(make)",
             )
         )
+    if all(part is not None for _, part in answers):
+        feed.expect(max(part for _, part in answers))
+
+
+def _has(names: list[str], worker: int, said: dict[str, int | None]) -> str:
+    return f"worker {worker} has " + ", ".join(f"{said.get(name) or 'no number of'} {name}" for name in names)

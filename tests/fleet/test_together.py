@@ -88,7 +88,7 @@ print("result", json.dumps([[w.tolist() for w in part] for part in (model.get_we
 
 
 def test_chief_first_gather_broadcast_and_barrier(tmp_path):
-    """Reports, row 56, and small host values."""
+    """Reports, row 56: four workers, and a chief that fails on all of them; small host values."""
     script = """
 strategy = cluster()
 with strategy.chief_first():
@@ -97,11 +97,20 @@ with strategy.chief_first():
         open("data", "wb").write(b"y" * 5_000_000)
 size = os.path.getsize("data")
 strategy.barrier("here")
-print("result", json.dumps([size, strategy.gather({"i": strategy.worker_index}), strategy.broadcast(strategy.worker_index)]))
+said = [size, strategy.gather({"i": strategy.worker_index}), strategy.broadcast(strategy.worker_index)]
+try:
+    with strategy.chief_first():
+        open("tried", "a").write("x")
+        raise OSError("the disk is full")
+except (OSError, phalanx.WorkerLost) as error:
+    print("result", json.dumps([said, type(error).__name__, str(error)]))
 """
-    found = run(script, tmp_path, count=3)
-    assert found[0] == found[1] == found[2] == [[5_000_000, [{"i": 0}, {"i": 1}, {"i": 2}], 0]]
-    assert (tmp_path / "count").read_text() == "x"
+    found = run(script, tmp_path, count=4)
+    every = [results[0] for _, results in sorted(found.items())]
+    assert [said for said, *_ in every] == [[5_000_000, [{"i": 0}, {"i": 1}, {"i": 2}, {"i": 3}], 0]] * 4
+    assert (tmp_path / "count").read_text() == (tmp_path / "tried").read_text() == "x"
+    assert [kind for _, kind, _ in every] == ["OSError", "WorkerLost", "WorkerLost", "WorkerLost"]
+    assert all("worker 0: OSError: the disk is full" in text for *_, text in every[1:])
 
 
 def test_a_method_called_on_one_worker_alone_is_named(tmp_path):
@@ -134,16 +143,17 @@ except phalanx.ScopeError as error:
 with strategy.scope():
     same = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     same.compile("sgd", "mse")
-rows = 64 + 32 * strategy.worker_index
-try:
-    same.fit(np.tile(X, (2, 1))[:rows], np.tile(Y, (2, 1))[:rows], batch_size=32, verbose=0)
-except phalanx.ScopeError as error:
-    print("result", json.dumps(str(error)))
+for rows in (64 + 32 * strategy.worker_index, 33 + strategy.worker_index):
+    try:
+        same.fit(np.tile(X, (2, 1))[:rows], np.tile(Y, (2, 1))[:rows], batch_size=32, verbose=0)
+    except phalanx.ScopeError as error:
+        print("result", json.dumps(str(error)))
 """
     found = run(script, tmp_path)
     for results in found.values():
         assert "worker 1 has" in results[0] and "(8, 5)" in results[0] and "(8, 4)" in results[0]
-        assert "worker 0 has 2 batches, worker 1 has 3 batches" in results[1]
+        assert "worker 0 has 2 batches, 64 rows; worker 1 has 3 batches, 96 rows" in results[1]
+        assert "worker 0 has 33 rows; worker 1 has 34 rows" in results[2], "as many batches, other rows"
 
 
 def test_the_replica_view_a_second_strategy_and_an_eager_model(tmp_path):

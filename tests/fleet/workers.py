@@ -17,6 +17,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent.parent
 START = """
 import json, os, signal, sys, time
+sys.modules["tensorflow"] = None  # Keras would load it for its seed alone: 2 s in each worker
 import numpy as np
 import phalanx
 import keras

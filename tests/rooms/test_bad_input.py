@@ -621,6 +621,21 @@ def test_arguments_about_validation_without_validation_data_warn():
         model_on(2).fit(X[:70], Y[:70], validation_steps=3, validation_freq=2, verbose=0)
 
 
+@pytest.mark.parametrize(
+    ("rows", "received"),
+    [((X[:9, :7], Y[:9]), "x (7,)"), ((X[:9], np.zeros((9, 2, 3), "float32")), "y (2, 3)")],
+    ids=["features", "targets"],
+)
+def test_validation_arrays_of_another_shape_are_refused_before_training(rows, received):
+    refused(DataError, received, "prepare(x_val, y_val)", X[:64], Y[:64], validation_data=rows)
+
+
+def test_validation_arrays_that_the_model_takes_in_another_form_pass():
+    model = model_on(4)
+    history = model.fit(X[:64], Y[:64], validation_data=(X[:9].astype("float16"), Y[:9, 0]), verbose=0)
+    assert np.isfinite(history.history["val_loss"]).all()
+
+
 def test_a_model_is_not_compiled_inside_its_own_loop():
     with replicas(2).scope():
         model = keras.Sequential([keras.Input((8,)), layers.Dense(1)])

@@ -61,6 +61,8 @@ ONE_BY_ONE = {
     "reduction 'sum'": lambda: model(loss=keras.losses.MeanSquaredError(reduction="sum")),
     "masks": lambda: model(L.Dense(3), loss=keras.losses.SparseCategoricalCrossentropy(ignore_class=0)),
     "keeps a state": lambda: stateful(),
+    "half computes in float16": lambda: model(L.Dense(3, dtype="mixed_float16", name="half")),
+    "half computes in bfloat16": lambda: model(L.Dense(3, dtype="mixed_bfloat16", name="half")),
     "recurrent": lambda: model(L.LSTM(3, recurrent_dropout=0.5, name="recurrent")),
 }
 

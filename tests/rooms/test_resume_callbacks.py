@@ -55,9 +55,13 @@ def test_the_best_model_is_not_overwritten_by_a_worse_one(tmp_path):
 
 
 def test_the_noise_scale(tmp_path):
-    _, _, history = check(
-        arrays, tmp_path, TWICE, callbacks=lambda: [phalanx.callbacks.GradientNoiseScale(every=2)]
-    )
+    def steep():
+        return {"x": X, "y": Y + 3, "batch_size": 8}
+
+    def noise():
+        return [phalanx.callbacks.GradientNoiseScale(every=2)]
+
+    _, _, history = check(steep, tmp_path, TWICE, callbacks=noise)
     assert "noise_scale" in history
 
 

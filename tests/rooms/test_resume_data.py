@@ -20,11 +20,11 @@ def sliced(seed=1):
 def test_tf_data_in_a_new_order_each_epoch_is_read_again(tmp_path, caplog):
     check(lambda: {"x": sliced()}, tmp_path, STOPS)
     assert [
-        record.getMessage().split(":")[1] for record in caplog.records if "replaying" in record.message
+        record.getMessage().split(":")[0] for record in caplog.records if "replaying" in record.message
     ] == [
-        " replaying 3 batches",
-        " replaying 12 batches",
-        " replaying 13 batches",
+        "replaying 3 batches",
+        "replaying 12 batches",
+        "replaying 13 batches",
     ]
 
 

@@ -25,6 +25,7 @@ def crossing(model: Model) -> Facts:
         masked=[part.name for part in parts if getattr(part, "mask_zero", False)]
         + [_loss_name(loss) for loss in inner if _ignores(loss)],
         added=[part.name for part in parts if getattr(part, "activity_regularizer", None) is not None],
+        half=[f"{part.name} computes in {_computes(part)}" for part in parts if "16" in _computes(part)],
         own_call=_own_call(model) or _stateful(parts),
         own_step=replica_view_refusal(model) if losses else "it has no loss, or none that is built",
     )
@@ -38,6 +39,10 @@ def _parts(model: Model) -> Iterator[Any]:
             yield from _parts(part)
         else:
             yield part
+
+
+def _computes(part: Any) -> str:
+    return str(getattr(part, "compute_dtype", None))
 
 
 def _own_call(model: Model) -> str | None:

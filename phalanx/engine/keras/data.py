@@ -130,6 +130,13 @@ def own_batches(
     return ((batch, min(size, total - number * size)) for number, batch in numbered)
 
 
+def size_of(adapter: Any) -> dict[str, int]:
+    """Rows of all arrays and of one batch, by name; empty for data that only reading can count."""
+    if not is_array(adapter):
+        return {}
+    return {"rows": int(adapter._num_samples), "rows of a batch": int(adapter.batch_size)}
+
+
 def first_batch(adapter: Any) -> Any:
     """The first batch as NumPy (or sparse) arrays, without workers that read ahead; None if there is none."""
     if isinstance(adapter, _PyDatasetAdapter):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.engine.keras.found import Model, global_state, keras, keras_backend, rng_utils
+from phalanx.engine.keras.found import Model, global_state, keras, keras_backend, keras_tree, rng_utils
 from phalanx.errors import warn
 
 
@@ -52,6 +52,38 @@ def layers_built(model: Model) -> bool:
 def build(model: Model, batch: Any) -> None:
     """Create all variables that are still missing, from the shapes of a batch (or None if none are)."""
     model._symbolic_build(data_batch=batch)
+
+
+def misfit(model: Model, batch: Any) -> str | None:
+    """What Keras says of a batch that the model or its loss cannot take, from shapes alone.
+
+    Args:
+        model: A built Keras model.
+        batch: `(x, y, sample_weight)` on the host.
+
+    Returns:
+        The first line of Keras's error; None for a batch that fits, and for a model with an evaluation step
+        of its own, which may do anything with it.
+    """
+    if type(model).test_step is not Model.test_step:
+        return None
+
+    def evaluate(x: Any, y: Any, weights: Any) -> Any:
+        outputs = model(x, training=False)
+        return model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=weights, training=False)
+
+    try:
+        keras_backend.compute_output_spec(evaluate, *keras_tree.map_structure(as_symbol, batch))
+    except Exception as error:  # layers, losses and the user's own code raise what they like
+        return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    return None
+
+
+def as_symbol(column: Any) -> Any:
+    """A column's shape and dtype as Keras traces them."""
+    if column is None:
+        return None
+    return keras.KerasTensor(column.shape, keras_backend.standardize_dtype(column.dtype))
 
 
 def build_optimizer(model: Model) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from phalanx.engine.keras.found import Model, keras, keras_backend, keras_tree
+from phalanx.engine.keras.model import as_symbol
 from phalanx.precision import SHORT, Head
 
 _PASSING = (
@@ -141,7 +142,7 @@ def _activation(operation: Any) -> str | None:
 
 def _traced(model: Model, batch: Any) -> list[tuple[tuple[Any, ...], Any, Any]]:
     """Path, layer and dtype of each output, by running the model on shapes alone."""
-    x = keras_tree.map_structure(_symbolic, batch[0])
+    x = keras_tree.map_structure(as_symbol, batch[0])
     ends: list[tuple[tuple[Any, ...], Any, Any]] = []
 
     def forward(x: Any) -> Any:
@@ -154,14 +155,6 @@ def _traced(model: Model, batch: Any) -> list[tuple[tuple[Any, ...], Any, Any]]:
 
     keras_backend.compute_output_spec(forward, x)
     return ends
-
-
-def _symbolic(column: Any) -> Any:
-    return (
-        None
-        if column is None
-        else keras.KerasTensor(column.shape, keras_backend.standardize_dtype(column.dtype))
-    )
 
 
 @contextlib.contextmanager
