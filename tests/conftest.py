@@ -9,8 +9,8 @@ os.environ["NPROC"] = "16"
 os.environ.pop("XLA_FLAGS", None)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import signal
 import gc
+import signal
 import sys
 import threading
 from pathlib import Path
