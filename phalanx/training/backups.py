@@ -302,6 +302,7 @@ class Backups(NoBackups):
     def _save(self, taken: Callable[[], Snapshot]) -> None:
         if self._chief:
             try:
+                self._writer.wait()
                 self._writer.save(taken())
             except (
                 CheckpointError
@@ -323,6 +324,7 @@ class Backups(NoBackups):
         error = None
         try:
             if self._chief:
+                self._writer.wait()
                 self._writer.save(taken())
                 self._writer.drain()
         except CheckpointError as failure:
