@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -137,6 +138,9 @@ class Backups(NoBackups):
     def __enter__(self) -> Backups:
         if self._notice is not None:
             self._notice.__enter__()
+        with contextlib.suppress(OSError):  # `restore` says so on all workers
+            if self._chief and folder.latest(self.plan.directory) is not None:
+                engine.keep_files(self.fit.callbacks)
         return self
 
     def __exit__(
@@ -152,6 +156,7 @@ class Backups(NoBackups):
         """Agree on the newest good backup and go on from it; say what will not resume exactly."""
         fit, directory = self.fit, self.plan.directory
         shared_folder.check(fit.home, directory)
+        self._check_states()
         self._say_doubts()
         name = self._choose()
         if not name:
@@ -159,7 +164,11 @@ class Backups(NoBackups):
         found, error = None, None
         try:
             found = moment.read(fit, folder.open_backup(f"{directory}/{name}"))
-        except CheckpointError as refused:
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as refused:  # a CheckpointError, or what the disk has to say
             error = refused
         together.all_or_none(fit.home, "a backup", error)
         assert found is not None
@@ -259,7 +268,7 @@ class Backups(NoBackups):
             try:
                 if any(not row.name.startswith(folder.TEMPORARY) for row in folder.rows(self.plan.directory)):
                     name = store.name(whole.newest_good(self.plan.directory).path)
-            except CheckpointError as refused:
+            except (OSError, CheckpointError) as refused:
                 error = refused
         together.all_or_none(self.fit.home, "a look at the backups", error)
         exchange = self.fit.home.strategy.exchange
@@ -292,10 +301,12 @@ class Backups(NoBackups):
 
     def _save(self, taken: Callable[[], Snapshot]) -> None:
         if self._chief:
-            snapshot = taken()
             try:
-                self._writer.save(snapshot)
-            except CheckpointError as failure:  # of the one before: all hear of it at their next look
+                self._writer.wait()
+                self._writer.save(taken())
+            except (
+                CheckpointError
+            ) as failure:  # this one's or the last one's: all hear of it at the next look
                 self._failed = failure
         self._saved, self._since = self._updates, now()
 
@@ -313,6 +324,7 @@ class Backups(NoBackups):
         error = None
         try:
             if self._chief:
+                self._writer.wait()
                 self._writer.save(taken())
                 self._writer.drain()
         except CheckpointError as failure:
@@ -322,16 +334,25 @@ class Backups(NoBackups):
             _log.warning(f"{said.leave}: {self._writer.newest} is complete, leaving with code {PREEMPTED}")
         raise SystemExit(PREEMPTED)
 
+    def _check_states(self) -> None:
+        """Refuse a callback whose state is no data, before a step is spent."""
+        error = None
+        try:
+            moment.states_of(self.fit)
+        except CheckpointError as refused:
+            error = refused
+        together.all_or_none(self.fit.home, "the states of callbacks", error)
+
     def _say_doubts(self) -> None:
-        source = self.fit.feed.source
-        if self._chief and source.doubt is not None:
-            warn(
-                message(
-                    "A run resumes to the bit on data that comes again as it came before.",
-                    f"{source.name}: {source.doubt}",
-                    "data.shuffle(10_000, seed=1)   # arrays, a PyDataset and grain need nothing",
+        for feed in (self.fit.feed, self.fit.val_feed):
+            if self._chief and feed is not None and feed.source.doubt is not None:
+                warn(
+                    message(
+                        "A run resumes to the bit on data that comes again as it came before.",
+                        f"{feed.source.name}: {feed.source.doubt}",
+                        "data.shuffle(10_000, seed=1)   # arrays, a PyDataset and grain need nothing",
+                    )
                 )
-            )
 
 
 def of(fit: Fit) -> NoBackups:

@@ -114,7 +114,8 @@ def take(
         runner.finish()  # all steps looked at, the state in the model; the next step takes it again
         if isinstance(runner.step, Counted):
             counts = [int(each) for each in runner.step.counts]
-    values, packed, data = whole.copies(fit.model, parts), Packed(_STATES), fit.feed.position()
+    packed, states = states_of(fit)
+    values, data = whole.copies(fit.model, parts), fit.feed.position()
     progress = {
         "phase": phase,
         "epoch": epoch,
@@ -127,9 +128,7 @@ def take(
         "skips": fit.skips.get_state(),
         "counts": counts,
         "logs": packed.pack(to_host(logs), "logs"),
-        "callbacks": [
-            [name, packed.pack(state, name)] for name, state in engine.callback_states(fit.callbacks)
-        ],
+        "callbacks": states,
     }
     strategy = fit.home.strategy
     about = whole.about(fit.model) | {
@@ -137,6 +136,17 @@ def take(
         "replicas": strategy.placement.replicas,
     }
     return Snapshot(whole.paths(fit.model) | packed.paths, values | packed.arrays, progress, about)
+
+
+def states_of(fit: Fit) -> tuple[Packed, list[Any]]:
+    """The states of callbacks as plain values, and the arrays in them.
+
+    Raises:
+        CheckpointError: A state that is no data, named.
+    """
+    packed = Packed(_STATES)
+    states = engine.callback_states(fit.callbacks)
+    return packed, [[name, packed.pack(state, name)] for name, state in states]
 
 
 def completed(fit: Fit, before: Snapshot, runner: Runner) -> Snapshot:

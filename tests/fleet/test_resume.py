@@ -1,5 +1,6 @@
 """Several workers: a run that loses a worker, or is told to go, ends as the one that nobody disturbed."""
 
+import numpy as np
 import pytest
 
 from tests.fleet.launching import finish, launches
@@ -112,15 +113,24 @@ fit("shared", keras.callbacks.ModelCheckpoint("e{epoch}.keras"))
 saved = keras.models.load_model("e2.keras").get_weights() if chief else []
 keras.models.load_model("e1.keras")
 live = model.get_weights()
+model.fit(X, Y, batch_size=16, verbose=0, shuffle=False, initial_epoch=2, epochs=3)
+third = model.get_weights()
 fit("broken", Wall(), epochs=2000)
-print("result", json.dumps([texts, len(steps), [[w.tolist() for w in each] for each in (saved, live)]]))
+print("result", json.dumps([texts, len(steps), [[w.tolist() for w in each] for each in (saved, live, third)]]))
+"""
+
+
+ONE = """
+fit("shared", epochs=3, shuffle=False)
+assert len(steps) == 5
+print("result", json.dumps([w.ravel().tolist() for w in model.get_weights()]))
 """
 
 
 def test_folders_that_are_not_shared_that_are_and_that_break(tmp_path):
-    """Reports, rows 9 and 53."""
+    """Reports, rows 9 and 53; and row 40: one worker goes on where two were."""
     found = run(FOLDERS, tmp_path)
-    (texts, steps, (saved, live)), (other, other_steps, _) = found[0][0], found[1][0]
+    (texts, steps, (saved, live, third)), (other, other_steps, _) = found[0][0], found[1][0]
     assert saved == live
     for each in (texts, other):
         assert len(each) == 2
@@ -130,3 +140,5 @@ def test_folders_that_are_not_shared_that_are_and_that_break(tmp_path):
     left = sorted(path.name for path in tmp_path.iterdir() if path.name != "script.py")
     assert left == ["away", "broken", "e1.keras", "e2.keras", "mine0", "shared"]
     assert [path.name for path in (tmp_path / "shared").iterdir()] == ["backup-00000001", "backup-00000002"]
+    alone = run(FOLDERS.partition('fit(f"mine')[0] + ONE, tmp_path, count=1)[0][0]
+    assert alone == [pytest.approx(np.ravel(each).tolist(), abs=1e-5) for each in third]

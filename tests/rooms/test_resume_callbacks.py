@@ -115,10 +115,24 @@ def test_a_state_that_is_no_data_is_refused_by_name(tmp_path):
             pass
 
     with pytest.raises(CheckpointError, match="Odd/file: builtins.object"):
-        run(arrays, tmp_path, TWICE, callbacks=lambda: [Odd()])
+        run(arrays, tmp_path, [StopAt(0, 0)], callbacks=lambda: [Odd()])
 
 
 def test_a_callback_that_is_missing_is_named(tmp_path):
     given = iter([[Mine()], []])
     with pytest.raises(PhalanxWarning, match="states of Mine"):
         run(arrays, tmp_path, [StopAt(0, 3)], callbacks=lambda: next(given))
+
+
+def test_a_csv_log_goes_on_at_its_row(tmp_path):
+    logs = []
+
+    def log():
+        for each in logs:
+            each.csv_file.close()  # as the end of a process does
+        logs.append(keras.callbacks.CSVLogger(tmp_path / ("stopped" if logs else "undisturbed")))
+        return logs[-1]
+
+    validated(log, tmp_path, epochs=5)
+    text = (tmp_path / "stopped").read_text()
+    assert text == (tmp_path / "undisturbed").read_text() and len(text.splitlines()) == 6

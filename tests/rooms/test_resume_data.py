@@ -8,7 +8,8 @@ import torch
 
 from phalanx.data import doubts
 from phalanx.errors import PhalanxWarning
-from tests.rooms.resuming import TWICE, StopAt, X, Y, check, run
+from phalanx.training.home import home_of
+from tests.rooms.resuming import TWICE, StopAt, X, Y, check, fresh, run, usual
 
 STOPS = [StopAt(0, 3), StopAt(1, "end"), StopAt(2, 1)]
 
@@ -53,6 +54,14 @@ def test_grain_datasets(tmp_path):
     rows = grain.MapDataset.source([(X[i], Y[i]) for i in range(42)]).shuffle(seed=2).batch(8)
     check(lambda: {"x": rows}, tmp_path, STOPS)
     check(lambda: {"x": rows.to_iter_dataset()}, tmp_path, TWICE)
+
+
+def test_a_pipeline_of_each_workers_own(tmp_path):
+    def pipeline():
+        strategy = home_of(fresh(usual)).strategy
+        return {"x": strategy.distribute_datasets_from_function(lambda context: sliced())}
+
+    check(pipeline, tmp_path, [StopAt(0, 1), StopAt(1, 0)])
 
 
 def batches():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import keras
 import numpy as np
@@ -163,6 +164,73 @@ def test_a_notice_of_the_users_own_saves_and_leaves_with_75(tmp_path):
     history = fit(model, tmp_path / "backups")
     values, epochs, told = run(arrays, tmp_path, ())
     assert (history.epoch, history.history) == (epochs, told)
+
+
+def test_sigterm_during_the_first_compilation_saves_the_first_step(tmp_path):
+    """Reports, row 42: it comes before the first step, and is acted on after it."""
+
+    class Terminate(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 0:
+                signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match="75"):
+            fit(fresh(usual), tmp_path / "backups", Terminate())
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # until the process has gone
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert phalanx.checkpoint.inspect(tmp_path / "backups").updates == 1
+
+
+def decaying():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 5, 0.8)), "mse")
+    return model
+
+
+class Noted(keras.utils.PyDataset):
+    """Four batches that say when they are read."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        self.read.append(number)
+        return X[8 * number : 8 * number + 8], Y[8 * number : 8 * number + 8]
+
+
+def test_steps_epochs_and_rows_are_those_of_one_run(tmp_path):
+    """Reports, rows 36 and 38, on 4 replicas: 24 steps of which none is done twice or left out."""
+    straight = fresh(decaying, 4)
+    wanted = straight.fit(x=Noted(), epochs=6, shuffle=True, verbose=0)
+    with pytest.raises(Stop):
+        fit(
+            fresh(decaying, 4),
+            tmp_path / "b",
+            StopAt(2, 2),
+            x=Noted(),
+            y=None,
+            batch_size=None,
+            epochs=6,
+            shuffle=True,
+        )
+    assert phalanx.checkpoint.inspect(tmp_path / "b").updates == 9
+    model, data, begun = fresh(decaying, 4), Noted(), []
+    seen = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch))
+    history = fit(model, tmp_path / "b", seen, x=data, y=None, batch_size=None, epochs=6, shuffle=True)
+    assert begun == [2, 3, 4, 5]
+    assert int(model.optimizer.iterations) == int(straight.optimizer.iterations) == 24 + 1  # one to warm up
+    assert len(data.read) == 24 - 9
+    assert all(sorted(data.read[n : n + 4]) == [0, 1, 2, 3] for n in (3, 7, 11))
+    assert history.history == wanted.history
+    for a, b in zip(everything(model), everything(straight), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_backups_that_stay_and_settings_that_cannot_be(tmp_path):

@@ -7,6 +7,7 @@ Keras has, so that a Keras that moved something is refused by name instead of tr
 from phalanx.engine.keras.callbacks import (
     callback_states,
     callbacks_with,
+    keep_files,
     set_callback_states,
 )
 from phalanx.engine.keras.crossing import crossing
@@ -167,6 +168,7 @@ __all__ = [
     "is_optimizer",
     "is_schedule",
     "is_spent",
+    "keep_files",
     "later_batches",
     "layers_built",
     "learning_rate",

@@ -43,6 +43,13 @@ def set_callback_states(callbacks: Any, states: list[tuple[str, Any]]) -> list[s
     return [name for name, _ in left]
 
 
+def keep_files(callbacks: Any) -> None:
+    """Let loggers go on in the files of the run that goes on, instead of beginning them anew."""
+    for callback in _members(callbacks):
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+
+
 def callbacks_with(callbacks: Any, name: str) -> list[Any]:
     """The callbacks of ours that have an attribute of this name."""
     return [each for each in _members(callbacks) if hasattr(each, name)]
@@ -55,6 +62,9 @@ def _members(callbacks: Any) -> list[Any]:
 def _state(callback: Any) -> Any:
     if callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None)):
         return callback.get_state()
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        file = callback.csv_file
+        return {"size": file.tell() if file and not file.closed else 0, "keys": callback.keys}
     names = [name for kind, names in _REMEMBERED if isinstance(callback, kind) for name in names]
     return {name: getattr(callback, name, None) for name in names} or None
 
@@ -62,6 +72,10 @@ def _state(callback: Any) -> Any:
 def _set_state(callback: Any, state: Any) -> None:
     if callable(getattr(callback, "set_state", None)):
         callback.set_state(state)
+        return
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        callback.csv_file.truncate(state["size"])  # rows after the backup are written again
+        callback.keys, callback.append_header = state["keys"], not state["size"]
         return
     for name in (name for kind, names in _REMEMBERED if isinstance(callback, kind) for name in names):
         if name in state:
