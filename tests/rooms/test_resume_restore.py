@@ -10,7 +10,7 @@ import pytest
 
 import phalanx
 from phalanx.callbacks import BackupAndRestore
-from phalanx.errors import CheckpointError, PhalanxWarning, ScopeError, SettingError
+from phalanx.errors import CheckpointError, DataError, PhalanxWarning, ScopeError, SettingError
 from tests.rooms.resuming import Stop, StopAt, X, Y, arrays, everything, fresh, run, usual
 
 
@@ -117,6 +117,11 @@ def test_a_changed_model_is_named_before_anything_is_loaded(folder):
         fit(model, folder)
     for a, b in zip(everything(model), before, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_another_batch_size_within_an_epoch_is_refused(folder):
+    with pytest.raises(DataError, match="training data: 3 batches in a pass, 6 when it was backed up"):
+        fit(fresh(usual), folder, batch_size=16)
 
 
 def test_progress_that_no_fit_has_written_is_refused(folder):
