@@ -158,7 +158,16 @@ def test_a_save_that_fails_ends_training_and_says_why(tmp_path):
         fit(fresh(usual), tmp_path / "backups", Wall(), epochs=20, save_freq="epoch")
 
 
-def test_a_notice_of_the_users_own_saves_and_leaves_with_75(tmp_path):
+@pytest.fixture
+def leaving():
+    """A process that is told to go ignores SIGTERM until it has gone; this one stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_notice_of_the_users_own_saves_and_leaves_with_75(tmp_path, leaving):
     told = iter([None, None, "the spot market", None])
     backup = BackupAndRestore(tmp_path / "backups", on_preemption=lambda: next(told))
     with pytest.raises(SystemExit) as end:
@@ -171,7 +180,7 @@ def test_a_notice_of_the_users_own_saves_and_leaves_with_75(tmp_path):
     assert (history.epoch, history.history) == (epochs, told)
 
 
-def test_sigterm_during_the_first_compilation_saves_the_first_step(tmp_path):
+def test_sigterm_during_the_first_compilation_saves_the_first_step(tmp_path, leaving):
     """Reports, row 42: it comes before the first step, and is acted on after it."""
 
     class Terminate(keras.callbacks.Callback):
@@ -179,13 +188,8 @@ def test_sigterm_during_the_first_compilation_saves_the_first_step(tmp_path):
             if batch == 0:
                 signal.raise_signal(signal.SIGTERM)
 
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit, match="75"):
-            fit(fresh(usual), tmp_path / "backups", Terminate())
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # until the process has gone
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(SystemExit, match="75"):
+        fit(fresh(usual), tmp_path / "backups", Terminate())
     assert phalanx.checkpoint.inspect(tmp_path / "backups").updates == 1
 
 
