@@ -58,10 +58,8 @@ class Chaos(engine.Callback):
                 harm.make_read_only(self.script.backups, False)
             harm.fill(self.script.backups, False)
         self._note("begin", 0)
-        newest = folder.latest(self.script.backups)
-        saved = -1 if newest is None else folder.open_backup(newest).updates
-        for number, fault in self._open("kill restoring"):
-            if 0 <= fault.step <= saved:
+        if folder.latest(self.script.backups) is not None:
+            for number, fault in self._again("kill restoring"):
                 most = 1 if self._worker else 3  # the chief looks at every byte, the others read one manifest
                 self._at_files(number, fault, "MainThread", writing=False, most=most)
 
@@ -76,10 +74,9 @@ class Chaos(engine.Callback):
         self._first = False
         step = self._step(batch)
         self._note("first", step)
-        for number, fault in self._open("kill compiling"):
-            if fault.step < step:
-                harm.kill_later(_MOMENT, functools.partial(self._fired, number, fault))
-                return
+        for number, fault in self._again("kill compiling"):
+            harm.kill_later(_MOMENT, functools.partial(self._fired, number, fault))
+            return
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Bring about what is due after this step."""
@@ -88,13 +85,16 @@ class Chaos(engine.Callback):
         step = self._step(batch)
         self._note("step", step)
         for number, fault in enumerate(self.script.faults):
-            if fault.worker == self._worker and fault.step <= step and not self._is_fired(number):
+            if fault.worker == self._worker and fault.step <= step and not self._is(number, "fault"):
                 self._bring_about(number, fault)
 
     def _bring_about(self, number: int, fault: Fault) -> None:
         what, backups = fault.what, self._script.backups
         if what == "kill saving":
             self._at_files(number, fault, "phalanx-backup", writing=True, most=_OPERATIONS)
+        elif what in ("kill restoring", "kill compiling"):
+            if harm.claim(self._marker(number, "first"), self._describe(fault)):
+                harm.send_to_self("SIGKILL")
         elif what in ("kill", "stop", "terminate", "flip"):
             if what == "flip":
                 self._flip()
@@ -128,27 +128,30 @@ class Chaos(engine.Callback):
             note = functools.partial(self._fired, number, fault)
             harm.kill_at_files(thread, writing, self._script.backups, at, note)
 
-    def _open(self, what: str) -> list[tuple[int, Fault]]:
-        """Faults of a kind that are for this worker and have not happened."""
+    def _again(self, what: str) -> list[tuple[int, Fault]]:
+        """Faults of a kind that this worker has met once, and is to meet again as it starts."""
         return [
             (number, fault)
             for number, fault in enumerate(self._script.faults)
-            if fault.what == what and fault.worker == self._worker and not self._is_fired(number)
+            if fault.what == what
+            and fault.worker == self._worker
+            and (self._is(number, "first") or not fault.step)
+            and not self._is(number, "fault")
         ]
 
-    def _is_fired(self, number: int) -> bool:
-        return files.kind(self._marker(number)) == "file"
+    def _is(self, number: int, kind: str) -> bool:
+        return files.kind(self._marker(number, kind)) == "file"
 
     def _fired(self, number: int, fault: Fault) -> bool:
         """Note that a fault happens now; False where it has happened."""
-        return harm.claim(self._marker(number), self._describe(fault))
+        return harm.claim(self._marker(number, "fault"), self._describe(fault))
 
     def _describe(self, fault: Fault) -> str:
         found = {"at": store.wall_clock(), "worker": fault.worker, "step": self._done, "what": fault.what}
         return json.dumps(found)
 
-    def _marker(self, number: int) -> str:
-        return f"{self._script.notes}/fault-{number:03d}"
+    def _marker(self, number: int, kind: str) -> str:
+        return f"{self._script.notes}/{kind}-{number:03d}"
 
     def _step(self, batch: int) -> int:
         """Steps since the start of the run, this one included."""

@@ -17,8 +17,8 @@ VARIABLE = "PHALANX_CHAOS"
 KINDS = {
     "kill": "the process is killed (SIGKILL)",
     "kill saving": "it is killed while the next backup is written",
-    "kill restoring": "it is killed while it reads a backup, once there is one of this step or a later one",
-    "kill compiling": "it is killed a moment after the first step of a run has begun",
+    "kill restoring": "it is killed, and once more while it reads a backup",
+    "kill compiling": "it is killed, and once more just after its first step has begun; at step 0 only so",
     "stop": "it stands still (SIGSTOP)",
     "terminate": "it is asked to end (SIGTERM), as a scheduler does",
     "flip": "a byte of the newest backup changes, and the process is killed",
