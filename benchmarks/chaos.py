@@ -31,7 +31,7 @@ from phalanx.host import accelerators, env
 from phalanx.launch.plan import plan_workers
 from phalanx.launch.supervise import Settings, supervise
 from phalanx.restart import Policy
-from phalanx.testing.faults import VARIABLE, Script, random_faults
+from phalanx.testing.faults import ANYWHERE, VARIABLE, Script, random_faults
 
 WORKERS = 2
 STEPS = 100  # of a run, about
@@ -108,7 +108,11 @@ def measure(args: argparse.Namespace) -> list[Run]:
             folder.mkdir()
             count = min(args.in_a_run, args.faults - happened) if number else 0
             faults = random_faults(
-                args.seed + number, count, workers=WORKERS, steps=max(2, epochs * per_epoch - SAVE_FREQ)
+                args.seed + number,
+                count,
+                workers=WORKERS,
+                steps=max(2, epochs * per_epoch - SAVE_FREQ),
+                kinds=args.kinds,
             )
             script = Script(faults, str(folder / "notes"), str(folder / "backups"))
             code, restarts, said = run(folder, job, script, 120.0 * (1 + count))
@@ -136,6 +140,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--in-a-run", type=int, default=4, help="faults of one run (4)")
     parser.add_argument("--seed", type=int, default=0, help="what they are drawn from (0)")
     parser.add_argument("--model", choices=("mlp", "transformer", "cnn"), default="transformer")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=ANYWHERE, default=list(ANYWHERE), help="kinds of faults (all)"
+    )
     parser.add_argument("--quick", action="store_true", help="2 faults: a smoke test")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     args = parser.parse_args(arguments)

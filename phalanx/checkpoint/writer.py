@@ -49,7 +49,7 @@ class Writer:
 
     Attributes:
         cost: Seconds that the last backup took to write, None before the first.
-        blocked: Seconds that the last `save` held its caller.
+        blocked: Seconds that the last `save` held its caller, and a `wait` before it.
         newest: Path of the last backup that is complete, None before the first.
 
     Raises:
@@ -65,6 +65,7 @@ class Writer:
         self.cost: float | None = None
         self.blocked = 0.0
         self.newest: str | None = None
+        self._waited = 0.0
         self._keep = keep
         self._swept = False
         self._thread: threading.Thread | None = None
@@ -80,14 +81,20 @@ class Writer:
             CheckpointError: The last backup could not be written.
         """
         since = now()
-        self._wait(None)
+        self._join(None)
         self.check()
         # A daemon: a disk that never answers must not keep the process from its end.
         self._thread = threading.Thread(
             target=self._write, args=(snapshot,), name="phalanx-backup", daemon=True
         )
         self._thread.start()
-        self.blocked = now() - since
+        self.blocked, self._waited = self._waited + now() - since, 0.0
+
+    def wait(self) -> None:
+        """Wait for the last backup; before a snapshot is taken, so that memory never holds two of them."""
+        since = now()
+        self._join(None)
+        self._waited = now() - since
 
     def check(self) -> None:
         """Raise what went wrong with a backup, once; the ones before it stay.
@@ -108,7 +115,7 @@ class Writer:
         Raises:
             CheckpointError: It could not be written, or not in this time.
         """
-        if not self._wait(seconds):
+        if not self._join(seconds):
             raise CheckpointError(
                 message(
                     "A run ends when its last backup is complete.",
@@ -131,7 +138,7 @@ class Writer:
                 raise
             error.add_note(str(failure))
 
-    def _wait(self, seconds: float | None) -> bool:
+    def _join(self, seconds: float | None) -> bool:
         if self._thread is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():

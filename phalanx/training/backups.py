@@ -246,6 +246,7 @@ class Backups(NoBackups):
     def _save(self, taken: Callable[[], Snapshot]) -> None:
         if self._chief:
             try:
+                self._writer.wait()
                 self._writer.save(taken())
             except CheckpointError as failure:  # or the last one's: all hear of it at the next look
                 self._failed = failure
@@ -266,6 +267,7 @@ class Backups(NoBackups):
         error = None
         try:
             if self._chief:
+                self._writer.wait()
                 self._writer.save(taken())
                 self._writer.drain()
         except CheckpointError as failure:

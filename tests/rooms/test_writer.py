@@ -53,7 +53,10 @@ def test_save_returns_before_the_backup_is_written_and_the_next_one_waits_for_it
         writer.save(snapshot(1))
         assert gate.reached.wait(60) and latest(tmp_path) is None and writer.newest is None
         threading.Timer(0, gate.set).start()
+        writer.wait()
+        assert writer.newest == latest(tmp_path) is not None
         writer.save(snapshot(2))
+        assert writer.blocked > 0
         assert latest(tmp_path) is not None, "the first is complete"
     assert updates(tmp_path) == [1, 2]
     assert writer.newest == latest(tmp_path) and writer.cost > 0
