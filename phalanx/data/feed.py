@@ -16,7 +16,7 @@ from phalanx.data.source import Source
 from phalanx.data.stream import Stream
 from phalanx.engine import keras as engine
 from phalanx.engine.arrays import Placed, Placement
-from phalanx.errors import message, warn
+from phalanx.errors import DataError, message, warn
 
 
 @dataclass(frozen=True)
@@ -147,14 +147,26 @@ class Feed:
 
         Returns:
             Batches that were read to get there.
+
+        Raises:
+            DataError: A pass that was begun has another number of batches now.
         """
+        own = self.source.num_batches
+        if own is not None and own != at.known and (at.open or at.hooks % 2):
+            raise DataError(
+                message(
+                    "An epoch that was begun goes on with the same global batches.",
+                    f"{self.source.name}: {own} batches in a pass, {at.known} when it was backed up",
+                    "fit(x, y, batch_size=...)   # as before; or remove the backups, to start anew",
+                )
+            )
         states = dict(map(tuple, at.drawn))
         for number in range(at.hooks):
             if number in states:
                 engine.set_random_state(states[number])
             (self.source.end if number % 2 else self.source.begin)()
         self._hooks, self._drawn, self._reads = at.hooks, list(at.drawn), list(at.reads)
-        self._known, self._warned = at.known, at.warned
+        self._known, self._warned = at.known if own is None else own, at.warned
         self._step, self._ended, self._seen = at.step, at.ended, at.reads[-1] if at.reads else 0
         self._resumed = at.hooks % 2 == 1
         if at.opened is not None:
@@ -215,7 +227,7 @@ class Feed:
         if self._ready is not None or self._ended:
             return
         first = self._step
-        self._ahead = engine.random_now() if self.followed else None
+        self._ahead = engine.random_now() if self.followed and self.source.draws else None
         placed: list[Placed] = []
         while len(placed) < self.group and not self._ended:
             batch = self._read()

@@ -71,6 +71,7 @@ class GrainRows:
     reuses_memory = False
     lacks_targets = False
     skips = True
+    draws = False
     doubt = None
 
     def __init__(self, rows: Rows, name: str, own: Own, sharding: Sharding) -> None:

@@ -61,6 +61,7 @@ class PipelineSource:
     reuses_memory = False
     lacks_targets = False
     skips = False
+    draws = True
 
     def __init__(
         self, pipeline: Pipeline, source: Any, host_only: tuple[str, ...], sharding: Sharding

@@ -33,6 +33,7 @@ class Source:
         alike: What must be the same on all workers, by name.
         sharding: Which worker reads what, and why.
         skips: A pass can begin at any batch; see `later`.
+        draws: Reading a batch may draw global random numbers, by the user's own code.
         doubt: Why a run on this data may not resume to the bit; None where it does.
     """
 
@@ -49,6 +50,7 @@ class Source:
         self.lacks_targets = False
         self.rows: dict[str, str | None] = {}
         self.skips = engine.skips(adapter)
+        self.draws = not self.is_array
         self.doubt: str | None = None
         self.alike = engine.size_of(adapter)
 

@@ -29,6 +29,7 @@ class Stream:
     reuses_memory = True
     num_batches = None
     skips = False
+    draws = True
     sharding: Sharding
     doubt: str | None = None
 

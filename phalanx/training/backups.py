@@ -23,6 +23,7 @@ from phalanx.restart import PREEMPTED
 from phalanx.training import moment, shared_folder, together
 from phalanx.training.execute import Runner
 from phalanx.training.moment import Fit, Moment, Phase
+from phalanx.training.no_backups import NoBackups
 from phalanx.training.together import Word
 
 _log = logging.getLogger("phalanx")
@@ -49,67 +50,6 @@ class Plan:
     delete_on_success: bool
 
 
-class NoBackups:
-    """A `fit` without backups: every question has the plain answer."""
-
-    over = False
-
-    def __enter__(self) -> NoBackups:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing was begun."""
-
-    def restore(self) -> None:
-        """Go on from the newest backup, if there is one."""
-
-    def first_epoch(self, wanted: int, last: int) -> int:
-        """The epoch to begin with."""
-        return wanted
-
-    def within_epoch(self) -> bool:
-        """True if the epoch that begins now was begun before."""
-        return False
-
-    def enter(self, runner: Runner) -> Any:
-        """Begin an epoch, or go on within one.
-
-        Returns:
-            The last step's logs, if one was done.
-        """
-        return None
-
-    def count(self, batches: int) -> None:
-        """Batches were trained on."""
-
-    def word(self, model: engine.Model) -> Word:
-        """What this worker has to say."""
-        return Word(stop=bool(model.stop_training))
-
-    def sure(self) -> bool:
-        """True if a backup is due after this step on all workers."""
-        return False
-
-    def after_step(self, epoch: int, logs: Any, runner: Runner, said: Word) -> None:
-        """Do what all agreed on after a step."""
-
-    def trained(self, epoch: int, logs: Any) -> Callable[[Runner], None] | None:
-        """The epoch's steps are done and its validation begins.
-
-        Returns:
-            What to call after each step of the validation.
-        """
-        return None
-
-    def epoch_ended(self, epoch: int, said: Word) -> None:
-        """Do what all agreed on after an epoch."""
-
-    def done(self) -> None:
-        """Training has come to its end."""
-
-
 class Backups(NoBackups):
     """What `phalanx.callbacks.BackupAndRestore` asks for, done by the loop at its own fixed points.
 
@@ -129,6 +69,7 @@ class Backups(NoBackups):
         self._notice = Notice() if plan.on_preemption else None
         self._failed: CheckpointError | None = None
         self._from: Moment | None = None
+        self._said = False
         self._updates = self._saved = 0
         self._since = now()
         for feed in (fit.feed, fit.val_feed):
@@ -285,12 +226,15 @@ class Backups(NoBackups):
             _log.warning(f"replaying {replayed:,} batches: this data can only be read from its start")
 
     def _due(self, epoch_ended: bool) -> bool:
-        due = self.plan.rhythm.due(
-            self._updates - self._saved, now() - self._since, epoch_ended, self._writer.cost
-        )
-        if due:
-            _log.info("a backup is due: %s", due.reason)
-        return bool(due)
+        updates, seconds = self._updates - self._saved, now() - self._since
+        return bool(self.plan.rhythm.due(updates, seconds, epoch_ended, self._writer.cost))
+
+    def _say_interval(self) -> None:
+        """Say once how often "auto" saves, as soon as it is known what a backup costs."""
+        rhythm, cost = self.plan.rhythm, self._writer.cost
+        if rhythm.failure_interval is not None and cost is not None and not self._said:
+            self._said = True
+            _log.warning(rhythm.due(1, 0.0, False, cost).reason)
 
     def _told(self) -> str:
         """Why this worker has to go; empty while nobody wants it to."""
@@ -304,10 +248,9 @@ class Backups(NoBackups):
             try:
                 self._writer.wait()
                 self._writer.save(taken())
-            except (
-                CheckpointError
-            ) as failure:  # this one's or the last one's: all hear of it at the next look
+            except CheckpointError as failure:  # or the last one's: all hear of it at the next look
                 self._failed = failure
+            self._say_interval()
         self._saved, self._since = self._updates, now()
 
     def _obey(self, said: Word, taken: Callable[[], Snapshot]) -> None:

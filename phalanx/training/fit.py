@@ -10,11 +10,11 @@ from phalanx.data.feed import Feed
 from phalanx.engine import keras as engine
 from phalanx.errors import message, warn
 from phalanx.training import arguments, backups, setup, together
-from phalanx.training.backups import NoBackups
 from phalanx.training.evaluate import evaluate_feed
 from phalanx.training.execute import TRAIN, Runner
 from phalanx.training.home import Home
 from phalanx.training.moment import Fit
+from phalanx.training.no_backups import NoBackups
 from phalanx.training.skips import Skips, taken_out
 
 

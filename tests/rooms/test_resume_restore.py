@@ -10,7 +10,7 @@ import pytest
 
 import phalanx
 from phalanx.callbacks import BackupAndRestore
-from phalanx.errors import CheckpointError, PhalanxWarning, ScopeError, SettingError
+from phalanx.errors import CheckpointError, DataError, PhalanxWarning, ScopeError, SettingError
 from tests.rooms.resuming import Stop, StopAt, X, Y, arrays, everything, fresh, run, usual
 
 
@@ -119,6 +119,11 @@ def test_a_changed_model_is_named_before_anything_is_loaded(folder):
         np.testing.assert_array_equal(a, b)
 
 
+def test_another_batch_size_within_an_epoch_is_refused(folder):
+    with pytest.raises(DataError, match="training data: 3 batches in a pass, 6 when it was backed up"):
+        fit(fresh(usual), folder, batch_size=16)
+
+
 def test_progress_that_no_fit_has_written_is_refused(folder):
     for backup in folder.glob("backup-*"):
         found = json.loads((backup / "manifest.json").read_text())
@@ -153,7 +158,16 @@ def test_a_save_that_fails_ends_training_and_says_why(tmp_path):
         fit(fresh(usual), tmp_path / "backups", Wall(), epochs=20, save_freq="epoch")
 
 
-def test_a_notice_of_the_users_own_saves_and_leaves_with_75(tmp_path):
+@pytest.fixture
+def leaving():
+    """A process that is told to go ignores SIGTERM until it has gone; this one stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_notice_of_the_users_own_saves_and_leaves_with_75(tmp_path, leaving):
     told = iter([None, None, "the spot market", None])
     backup = BackupAndRestore(tmp_path / "backups", on_preemption=lambda: next(told))
     with pytest.raises(SystemExit) as end:
@@ -166,7 +180,7 @@ def test_a_notice_of_the_users_own_saves_and_leaves_with_75(tmp_path):
     assert (history.epoch, history.history) == (epochs, told)
 
 
-def test_sigterm_during_the_first_compilation_saves_the_first_step(tmp_path):
+def test_sigterm_during_the_first_compilation_saves_the_first_step(tmp_path, leaving):
     """Reports, row 42: it comes before the first step, and is acted on after it."""
 
     class Terminate(keras.callbacks.Callback):
@@ -174,13 +188,8 @@ def test_sigterm_during_the_first_compilation_saves_the_first_step(tmp_path):
             if batch == 0:
                 signal.raise_signal(signal.SIGTERM)
 
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit, match="75"):
-            fit(fresh(usual), tmp_path / "backups", Terminate())
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # until the process has gone
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(SystemExit, match="75"):
+        fit(fresh(usual), tmp_path / "backups", Terminate())
     assert phalanx.checkpoint.inspect(tmp_path / "backups").updates == 1
 
 
