@@ -1,6 +1,5 @@
 """What a run goes on from: other replicas, damaged backups, changed models, hostile ones."""
 
-import json
 import shutil
 import signal
 
@@ -12,6 +11,7 @@ import phalanx
 from phalanx.callbacks import BackupAndRestore
 from phalanx.errors import CheckpointError, DataError, PhalanxWarning, ScopeError, SettingError
 from tests.rooms.resuming import Stop, StopAt, X, Y, arrays, everything, fresh, run, usual
+from tests.rooms.test_checkpoint import rewrite
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +126,14 @@ def test_another_batch_size_within_an_epoch_is_refused(folder):
 
 def test_progress_that_no_fit_has_written_is_refused(folder):
     for backup in folder.glob("backup-*"):
-        found = json.loads((backup / "manifest.json").read_text())
-        found["progress"]["data"] = {"steps": 1}
-        (backup / "manifest.json").write_text(json.dumps(found))
+        rewrite(backup, lambda found: found["progress"].update(data={"steps": 1}))
     with pytest.raises(CheckpointError, match="from a backup that fit wrote"):
         fit(fresh(usual), folder)
 
 
 def test_states_of_a_size_that_no_callback_has_are_refused_before_memory_is_taken(folder):
     for backup in folder.glob("backup-*"):
-        found = json.loads((backup / "manifest.json").read_text())
-        found["arrays"].append(["states.99", "mine", [2**40], "float32", 0])
-        (backup / "manifest.json").write_text(json.dumps(found))
+        rewrite(backup, lambda found: found["arrays"].append(["states.99", "mine", [2**40], "float32", 0]))
     with pytest.raises(CheckpointError, match="size of the model"):
         fit(fresh(usual), folder)
 

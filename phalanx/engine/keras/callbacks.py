@@ -15,6 +15,7 @@ _REMEMBERED = (
         keras.callbacks.TensorBoard,
         ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
     ),
+    (keras.callbacks.SwapEMAWeights, ("_ema_weights_in_model",)),
 )
 
 
@@ -59,8 +60,12 @@ def _members(callbacks: Any) -> list[Any]:
     return list(getattr(callbacks, "callbacks", ()))
 
 
+def _has_own(callback: Any) -> bool:
+    return all(callable(getattr(callback, name, None)) for name in ("get_state", "set_state"))
+
+
 def _state(callback: Any) -> Any:
-    if callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None)):
+    if _has_own(callback):
         return callback.get_state()
     if isinstance(callback, keras.callbacks.CSVLogger):
         file = callback.csv_file
@@ -70,7 +75,7 @@ def _state(callback: Any) -> Any:
 
 
 def _set_state(callback: Any, state: Any) -> None:
-    if callable(getattr(callback, "set_state", None)):
+    if _has_own(callback):
         callback.set_state(state)
         return
     if isinstance(callback, keras.callbacks.CSVLogger):
