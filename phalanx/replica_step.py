@@ -129,10 +129,11 @@ def _on_replica(
     metrics = [old + change for old, change in zip(metrics, changes, strict=True)]
     if parts.row_by_row:
         return loss, y_pred, gradients, list(non_trainable), metrics
+    first = next(replica for replica, size in enumerate(sizes) if size)  # of a pipeline it may be any
     merged = _all_reduce(
         axis,
         [
-            _contribution(merge, old, start, new, replica, mine)
+            _contribution(merge, old, start, new, replica == first, mine)
             for merge, old, start, new in zip(
                 parts.merges, non_trainable, seeded, new_non_trainable, strict=True
             )
@@ -145,13 +146,13 @@ def _on_replica(
     return loss, y_pred, gradients, non_trainable, metrics
 
 
-def _contribution(merge: str, old: Any, start: Any, new: Any, replica: Any, mine: Any) -> Any:
+def _contribution(merge: str, old: Any, start: Any, new: Any, first: Any, mine: Any) -> Any:
     """What a replica adds to the merged value (`mean`) or to the merged change (all others)."""
     if merge == "mean":
         return new * mine.astype(new.dtype)
     if merge == "sum":
         return new - old
-    return jnp.where(replica == 0, new - start, jnp.zeros_like(new))
+    return jnp.where(first, new - start, jnp.zeros_like(new))
 
 
 def seed_of(replica: Any, state: Any) -> Any:

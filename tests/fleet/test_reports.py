@@ -118,6 +118,13 @@ model.fit(x, x["x"], batch_size=32, verbose=0)
 whole, own = Tell(), Tell()
 for gather, tell in ((True, whole), (False, own)):
     model.predict(x, batch_size=32, verbose=0, gather=gather, callbacks=[tell])
+def mine(context):
+    part = slice(35 * context.input_pipeline_id, 35 * (context.input_pipeline_id + 1))
+    yield ({"x": x["x"][part], "id": IDS[part]},)
+found["gathered"] = said(lambda: model.predict(ids.distribute_datasets_from_function(mine), verbose=0))
+pipeline = Tell()
+model.predict(ids.distribute_datasets_from_function(mine), verbose=0, gather=False, callbacks=[pipeline])
+found["pipeline"] = pipeline.rows
 found["aligned"] = [whole.rows, own.rows, model.predict({"x": x["x"]}, verbose=0)[:, 0].tolist()]
 print("result", json.dumps(found, default=lambda value: np.asarray(value).tolist()))
 """
@@ -179,6 +186,10 @@ def test_strings_are_named_and_stay_aligned_with_predictions(both):
         mine = {f"row {i}": value for i, value in enumerate(values)}
         assert all(part == pytest.approx([mine[name] for name in names], abs=1e-5) for part, names in own)
         assert [len(names) for _, names in own] == [16, 16, 4 if worker == 0 else 2]
+        assert each["gathered"].startswith("UnsupportedError") and "gather=False" in each["gathered"]
+        ((part, names),) = each["pipeline"]
+        assert names == [f"row {i}" for i in range(35 * worker, 35 * (worker + 1))]
+        assert part == pytest.approx([mine[name] for name in names], abs=1e-5)
 
 
 def test_metrics_that_are_no_means_are_those_of_one_device(both, one_device):
