@@ -12,7 +12,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 NEEDS  := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test fleet lint docs bench bench-workers clean
+.PHONY: help train test fleet chaos lint docs bench bench-workers clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: $(VENV)/.ready-test lint docs  ## style, types, stairs, docs, then every t
 
 fleet: $(VENV)/.ready-test  ## the tests that start workers: launcher, cluster, failures
 	$(BIN)/python -m pytest tests/fleet
+
+chaos: $(VENV)/.ready-test  ## at least 100 random faults under the launcher, every end compared (some forty minutes)
+	$(BIN)/python benchmarks/chaos.py
 
 lint: $(VENV)/.ready-test  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -155,8 +155,9 @@ class Stage:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            connection.settimeout(TURN)
-            line = connection.makefile("rw")
+            with connection:  # the line keeps it open
+                connection.settimeout(TURN)
+                line = connection.makefile("rw")
             return contender._hear(line, "its start"), line
         raise SystemExit(
             f"{contender.start.name} did not start.\n"

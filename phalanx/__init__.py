@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.host import env as _env
 
 if TYPE_CHECKING:
-    from phalanx import callbacks, checkpoint, cluster
+    from phalanx import callbacks, checkpoint, cluster, testing
     from phalanx.data.input_context import InputContext
     from phalanx.errors import (
         CheckpointError,
@@ -71,7 +71,7 @@ _HOME = {
     "verify": "parity",
 }
 
-_MODULES = ("callbacks", "checkpoint", "cluster")
+_MODULES = ("callbacks", "checkpoint", "cluster", "testing")
 
 __all__ = [
     "CheckpointError",
@@ -103,6 +103,7 @@ __all__ = [
     "get_strategy",
     "get_unscaled_gradients",
     "has_strategy",
+    "testing",
     "verify",
 ]
 

@@ -28,7 +28,7 @@ class Policy:
         max_restarts: Failures after which they start again; 0 never starts anything again.
         backoff: Seconds before the first restart; twice as long before each that follows.
         longest: Seconds that no back-off exceeds.
-        short: A run of fewer seconds got nowhere.
+        short: A run of fewer seconds got nowhere, unless a backup became complete in it.
         loop: So many short runs in a row are a crash loop.
 
     Raises:
@@ -65,6 +65,7 @@ class Exit:
         running: Workers that still run and were not asked to end.
         told: The signal that told the launcher to end, if one did.
         port_taken: The port that another program took before the worker could, if that is why it failed.
+        saved: Backups that became complete during the run, as far as is known.
     """
 
     code: int
@@ -75,6 +76,7 @@ class Exit:
     running: int = 0
     told: str | None = None
     port_taken: int | None = None
+    saved: int = 0
 
     @property
     def seconds(self) -> float:
@@ -153,10 +155,13 @@ def _counts(exit: Exit) -> bool:
 
 
 def _streak(ends: Sequence[Exit], short: float) -> list[Exit]:
-    """The short runs at the end of the list; a preempted one is as short as a failed one."""
+    """The runs at the end of the list that got nowhere.
+
+    A preempted one is as short as a failed one; one that has saved something got on, however short it was.
+    """
     streak: list[Exit] = []
     for each in reversed(ends):
-        if each.seconds >= short:
+        if each.seconds >= short or each.saved:
             break
         streak.insert(0, each)
     return streak

@@ -9,6 +9,7 @@ os.environ["NPROC"] = "16"
 os.environ.pop("XLA_FLAGS", None)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import gc
 import signal
 import sys
 import threading
@@ -50,6 +51,10 @@ def nothing_left_behind(request):
     """Fail a test that leaves variables, processes, threads, a strategy or files behind."""
     before = dict(os.environ), _children(), _workers(), set(os.listdir(ROOT))
     yield
+    if _workers() - before[2]:  # a pool of threads ends when nobody holds it any more, and not at once
+        gc.collect()
+        for thread in _workers() - before[2]:
+            thread.join(5)
     after = dict(os.environ), _children(), _workers(), set(os.listdir(ROOT))
     environ = {k for k in before[0].keys() | after[0].keys() if before[0].get(k) != after[0].get(k)}
     environ = {name for name in environ if not name.startswith(SET_BY_IMPORTS)}

@@ -185,6 +185,14 @@ def to_prune(found: Sequence[Row], keep: int) -> list[str]:
     return [row.name for row in found if row.name < stays and not row.name.startswith(TEMPORARY)]
 
 
+def clear(directory: str) -> None:
+    """Remove every backup of a folder, the unfinished ones too, and the folder if it holds nothing else."""
+    for name in store.folders(directory):
+        if _NAME.fullmatch(name) or name.startswith(TEMPORARY):
+            store.remove(f"{directory}/{name}")
+    store.remove_if_empty(directory)
+
+
 def none_there(path: str) -> CheckpointError:
     """The error for a folder without a complete backup."""
     found = rows(path)

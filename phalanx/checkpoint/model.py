@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ def save(model: engine.Model, directory: Any) -> str:
     Raises:
         CheckpointError: It cannot be written; what was there before stays as it is.
     """
-    values = _copies(model)
+    values = copies(model)
     iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
     progress = {"updates": 0 if iterations is None else int(iterations)}
-    return write(store.absolute(str(directory)), _paths(model), values, progress, about(model))
+    return write(store.absolute(str(directory)), paths(model), values, progress, about(model))
 
 
 def restore(model: engine.Model, directory: Any) -> str:
@@ -91,16 +91,23 @@ def write(
         store.write(f"{temporary}/{MANIFEST}", manifest.to_json())
         store.sync(temporary)
         store.commit(temporary, f"{directory}/{name}")
-    except (OSError, ValueError, RuntimeError) as error:  # Orbax gives the system's errors other types
+    except BaseException as error:
         store.remove(temporary)
-        raise CheckpointError(
-            message(
-                "A backup is written whole, or not at all; the last good one stays.",
-                f"{directory}: {type(error).__name__}: {str(error)[:500]}",
-                f"df -h {directory}; ls -ld {directory}",
-            )
-        ) from error
+        if isinstance(error, OSError | ValueError | RuntimeError):  # Orbax gives the system's other types
+            raise refused(directory, error) from error
+        raise
     return f"{directory}/{name}"
+
+
+def refused(directory: str, error: BaseException) -> CheckpointError:
+    """The error for a backup that could not be written, with path and cause."""
+    return CheckpointError(
+        message(
+            "A backup is written whole, or not at all; the last good one stays.",
+            f"{directory}: {type(error).__name__}: {str(error)[:500]}",
+            f"df -h {directory}; ls -ld {directory}",
+        )
+    )
 
 
 def newest_good(directory: str) -> Backup:
@@ -144,7 +151,7 @@ def check(model: engine.Model, backup: Backup) -> list[Entry]:
     """
     wanted = [
         Entry(key, path, tuple(variable.shape), str(engine.raw_value(variable).dtype), 0)
-        for (key, path), variable in zip(_paths(model).items(), _variables(model).values(), strict=True)
+        for (key, path), variable in zip(paths(model).items(), _variables(model).values(), strict=True)
     ]
     then = str(backup.manifest.about.get("optimizer"))
     saved = _own(backup)
@@ -208,13 +215,14 @@ def _variables(model: engine.Model) -> dict[str, Any]:
     return found
 
 
-def _paths(model: engine.Model) -> dict[str, str]:
+def paths(model: engine.Model) -> dict[str, str]:
     return {key: variable.path for key, variable in _variables(model).items()}
 
 
-def _copies(model: engine.Model) -> dict[str, np.ndarray]:
+def copies(model: engine.Model, parts: Collection[str] = engine.PARTS) -> dict[str, np.ndarray]:
     """Copies in host memory: a step that follows may use the arrays' own memory again."""
-    values = {key: engine.raw_value(variable) for key, variable in _variables(model).items()}
+    every = ((key, engine.raw_value(variable)) for key, variable in _variables(model).items())
+    values = {key: value for key, value in every if key.partition(".")[0] in parts}
     for value in values.values():
         value.copy_to_host_async()
     return {key: np.array(value) for key, value in values.items()}

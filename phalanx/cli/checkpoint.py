@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from phalanx.checkpoint import folder
+from phalanx.checkpoint.manifest import ARRAYS
 from phalanx.errors import CheckpointError, message
-from phalanx.host import store
+from phalanx.host import env, store
 from phalanx.text import table
 
 _TEACH = """\
 actions:
   ls DIR         every backup in a folder: where the run stood, size, whether complete
   inspect DIR    what one holds: each array with shape and dtype (of a folder: its newest complete one)
-  verify DIR     read every byte of every backup and compare it with its checksum
+  verify DIR     read every byte and every array of every backup, and compare them with their checksums
 
 examples:
   phalanx checkpoint ls backups
   phalanx checkpoint inspect backups/backup-00000012
   phalanx checkpoint verify backups && phalanx run --workers 2 train.py
 
-None of them loads JAX. Exit code 0 where all is well, 2 where a folder has no complete backup, or one that
-is verified is damaged. An unfinished backup is what a killed save leaves: it never counts.
+Only verify loads JAX, and takes no accelerator. Exit code 0 where all is well, 2 where a folder has no
+complete backup, or one that is verified is damaged. An unfinished backup is what a killed save leaves: it
+never counts.
 """
 
 
@@ -48,7 +51,7 @@ def describe(commands: Any, name: str) -> None:
     for action, text in (
         ("ls", "every backup in a folder"),
         ("inspect", "what a backup holds"),
-        ("verify", "read every byte and compare"),
+        ("verify", "read every byte and array, and compare"),
     ):
         each = actions.add_parser(action, help=text, description=text.capitalize() + ".", allow_abbrev=False)
         each.add_argument("directory", metavar="DIR", help="a folder of backups, or one backup")
@@ -79,7 +82,7 @@ def _inspect(directory: str) -> None:
 
 def _verify(directory: str) -> None:
     found = _rows(directory)
-    verdicts = [row.problem or (folder.wrong_bytes(row.backup) if row.backup else None) for row in found]
+    verdicts = [row.problem or (_wrong(row.backup) if row.backup else None) for row in found]
     print(_table(found, [verdict or "whole" for verdict in verdicts]))
     damaged = [
         f"{row.name}: {verdict}"
@@ -89,11 +92,22 @@ def _verify(directory: str) -> None:
     if damaged:
         raise CheckpointError(
             message(
-                "Every byte of a backup is as it was written.",
+                "Every byte and every array of a backup is as it was written.",
                 "; ".join(damaged),
                 "phalanx checkpoint ls DIR   # training takes the newest whole one by itself",
             )
         )
+
+
+def _wrong(backup: folder.Backup) -> str | None:
+    """What is wrong with a backup, after every byte was read, and every array as a restore reads it."""
+    wrong = folder.wrong_bytes(backup)
+    if wrong:
+        return wrong
+    env.set_default("JAX_PLATFORMS", "cpu")  # no accelerator is taken from a training that runs
+    arrays = importlib.import_module("phalanx.checkpoint.arrays")
+    found: str | None = arrays.wrong_array(f"{backup.path}/{ARRAYS}", backup.manifest.entries)
+    return found
 
 
 def _rows(directory: str) -> list[folder.Row]:

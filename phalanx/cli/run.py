@@ -34,11 +34,14 @@ with --workers N, N processes run the script, each with its own
   CUDA_VISIBLE_DEVICES       its share of the GPUs that you made visible
   XLA_PYTHON_CLIENT_MEM_FRACTION   its share of a GPU's memory, where workers share one
   PYTHONUNBUFFERED=1         you see a line when it is printed
+and with --max-restarts, where you have not set it yourself,
+  JAX_COMPILATION_CACHE_DIR  a private folder: a restart compiles nothing twice
 Worker 0, the chief, prints as if it ran alone, progress bar included; lines of the others begin with
 [worker 1]. The first worker that fails ends the run: its exit code is the command's, 128 + n for
 signal n, and the last lines of its standard error come last. Ctrl-C (130) and SIGTERM (143) end every
 worker and all that it started, with SIGKILL after the grace time. A worker that leaves with code {PREEMPTED}
-was preempted: with --max-restarts it starts again without counting. No worker reads standard input.
+was preempted: with --max-restarts all start again without counting; without, {PREEMPTED} is the command's
+code. No worker reads standard input.
 
 with --on ray, the workers are placed on the nodes of a Ray cluster, all at once or none: one CPU for each,
 and a GPU for each replica where the cluster has some. Output, exit codes, Ctrl-C and restarts are as above.

@@ -70,6 +70,9 @@ class GrainRows:
     one_shot = False
     reuses_memory = False
     lacks_targets = False
+    skips = True
+    draws = False
+    doubt = None
 
     def __init__(self, rows: Rows, name: str, own: Own, sharding: Sharding) -> None:
         if rows.num_batches == 0:
@@ -93,10 +96,14 @@ class GrainRows:
 
     def batches(self) -> Iterator[Share]:
         """This worker's share of each batch, from the start."""
-        numbers = range(sys.maxsize if self.num_batches is None else self.num_batches)
+        return self.later(0)
+
+    def later(self, skip: int) -> Iterator[Share]:
+        """The same without the first `skip` batches, which are not read."""
+        numbers = range(skip, sys.maxsize if self.num_batches is None else self.num_batches)
         grain = sys.modules["grain"]
         wanted = _Wanted(self, numbers)
-        for number, batch in enumerate(grain.MapDataset.source(wanted)):
+        for number, batch in zip(numbers, grain.MapDataset.source(wanted), strict=False):
             yield Share(engine.as_host(batch), self._size(number))
 
     def read(self, number: int) -> Any:
@@ -121,4 +128,4 @@ class _Wanted:
         return len(self._numbers)
 
     def __getitem__(self, number: int) -> Any:
-        return self._source.read(number)
+        return self._source.read(self._numbers[number])

@@ -60,12 +60,14 @@ class PipelineSource:
 
     reuses_memory = False
     lacks_targets = False
+    skips = False
+    draws = True
 
     def __init__(
         self, pipeline: Pipeline, source: Any, host_only: tuple[str, ...], sharding: Sharding
     ) -> None:
         self.pipeline, self.source, self.host_only, self.sharding = pipeline, source, host_only, sharding
-        self.name, self.one_shot = source.name, source.one_shot
+        self.name, self.one_shot, self.doubt = source.name, source.one_shot, source.doubt
         self.alike = {"pipelines": pipeline.context.num_input_pipelines}
         self.num_batches = None if pipeline.tell else self.own_batches
         self._empty: Any = None  # a batch without rows, for when this worker is out of data

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.data import columns, grain_rows, sharding
+from phalanx.data import columns, doubts, grain_rows, sharding
 from phalanx.data.grain_rows import GrainRows
 from phalanx.data.pipeline import Pipeline, PipelineSource
 from phalanx.data.sharding import Sharding
@@ -32,6 +32,9 @@ class Source:
         rows: What a row of the user's arrays is, by their names; empty for other kinds.
         alike: What must be the same on all workers, by name.
         sharding: Which worker reads what, and why.
+        skips: A pass can begin at any batch; see `later`.
+        draws: Reading a batch may draw global random numbers, by the user's own code.
+        doubt: Why a run on this data may not resume to the bit; None where it does.
     """
 
     one_shot = False
@@ -46,6 +49,9 @@ class Source:
         self._host = host or {}
         self.lacks_targets = False
         self.rows: dict[str, str | None] = {}
+        self.skips = engine.skips(adapter)
+        self.draws = not self.is_array
+        self.doubt: str | None = None
         self.alike = engine.size_of(adapter)
 
     @property
@@ -73,7 +79,15 @@ class Source:
         """Read from the start: host batches, or this worker's `Share` of each."""
         if self._own is not None:
             return (Share(*each) for each in engine.own_batches(self.adapter, self._own))
-        batches = engine.host_batches(self.adapter)
+        return self._looked_up(engine.host_batches(self.adapter))
+
+    def later(self, skip: int) -> Iterator[Any]:
+        """Like `batches`, without the first `skip`, 1 or more, which are not read; the order is drawn now."""
+        if self._own is not None:
+            return (Share(*each) for each in engine.own_batches(self.adapter, self._own, skip))
+        return self._looked_up(engine.later_batches(self.adapter, skip))
+
+    def _looked_up(self, batches: Iterator[Any]) -> Iterator[Any]:
         return (columns.look_up(batch, self._host) for batch in batches) if self._host else batches
 
 
@@ -151,6 +165,7 @@ def open_source(
         if stream.peek() is None and least:
             raise _no_batch(name)
         stream.sharding = sharding.decide("a generator", workers)
+        stream.doubt = doubts.doubt(x)
         return stream
     if workers > 1 and own is not None and not host_only and (rows := grain_rows.find(x)) is not None:
         return GrainRows(rows, name, own, sharding.decide("rows", workers))
@@ -162,7 +177,7 @@ def open_source(
     kind = "arrays" if engine.is_array(adapter) else f"a {type(x).__name__}"
     chosen = sharding.decide(kind, workers, host_only=bool(host))
     source = Source(adapter, name, host, own if chosen.policy == "data" else None)
-    source.sharding = chosen
+    source.sharding, source.doubt = chosen, doubts.doubt(x)
     if source.is_array:
         source.lacks_targets = y is None
         source.rows = columns.row_shapes((x, y, sample_weight))

@@ -28,7 +28,10 @@ class Stream:
     one_shot = True
     reuses_memory = True
     num_batches = None
+    skips = False
+    draws = True
     sharding: Sharding
+    doubt: str | None = None
 
     def __init__(self, generator: Iterator[Any], name: str) -> None:
         self.name = name

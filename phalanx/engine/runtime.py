@@ -12,6 +12,7 @@ from jax._src import distributed  # the client and the CPU collectives have no p
 from jax._src.lib import _jax
 from jax.experimental import multihost_utils
 
+from phalanx.engine import programs
 from phalanx.engine.devices import has_started
 from phalanx.errors import ScopeError, WorkerLost, message
 from phalanx.host import env
@@ -66,6 +67,7 @@ def join(
     )  # a lost worker must not abort those that can still speak
     jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
     jax.config.update("jax_check_proxy_envs", False)
+    programs.keep_on_every_worker()
     _bind_collectives(host)
     jax.distributed.initialize(
         coordinator_address=coordinator,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -72,3 +74,28 @@ def holds(folder: str, name: str, text: str, seconds: float) -> bool:
         if time.monotonic() >= until:
             return False
         time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def private_folder(prefix: str) -> Iterator[str]:
+    """A new folder for temporary files that only this user may enter, removed at the end with all in it.
+
+    Args:
+        prefix: How its name begins.
+
+    Yields:
+        Its absolute path.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    path = pathlib.Path(tempfile.mkdtemp(prefix=prefix)).absolute()  # mode 0700
+    try:
+        yield str(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def make_empty(path: str) -> None:
+    """Make a file of no bytes."""
+    pathlib.Path(path).touch(exist_ok=False)

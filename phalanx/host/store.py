@@ -105,6 +105,11 @@ def absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
+def name(path: str) -> str:
+    """The last part of a path."""
+    return os.path.basename(path)
+
+
 def local_time(seconds: float) -> str:
     """Seconds since 1970 as text."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from phalanx.errors import PhalanxError, SettingError, message
 from phalanx.host import family, ports, watch
+from phalanx.launch.between import Between, between
 from phalanx.launch.crew import Crew, Ended, first_failure
 from phalanx.launch.lines import port_taken
 from phalanx.launch.plan import WorkersPlan, with_address
@@ -62,11 +63,17 @@ def supervise(
     Raises:
         SettingError: A port that is taken, or workers that the system does not start.
     """
-    with watch.Watch() as eyes, family.Family() as processes:
+    with (
+        watch.Watch() as eyes,
+        between(environ, settings.policy.max_restarts) as kept,  # to the end: the family ends before it goes
+        family.Family() as processes,
+    ):
         turns = Turns(eyes)
+        if kept.note:
+            turns.console.say(kept.note)
 
         def run_once(history: Sequence[Exit]) -> tuple[Exit, str]:
-            return _run_once(arguments, plan, environ, settings, history, turns, processes)
+            return _run_once(arguments, plan, environ, settings, history, turns, processes, kept)
 
         return repeat(run_once, turns, settings.policy, len(plan.changes))
 
@@ -115,18 +122,21 @@ def _run_once(
     history: Sequence[Exit],
     turns: Turns,
     processes: family.Family,
+    kept: Between,
 ) -> tuple[Exit, str]:
     """Start all, wait for the first failure or for all to be done, end what is left.
 
     Returns:
         The end, and the last lines of the worker that brought it about.
     """
-    crew = Crew(processes, turns)
+    crew, saved = Crew(processes, turns), kept.saved()
     try:
         with ports.claim(len(plan.changes), settings.port) as claimed:
             started = watch.now()
             for index, changes in enumerate(plan.changes):
-                crew.start(index, arguments, with_address(index, claimed, changes, environ))
+                crew.start(
+                    index, arguments, with_address(index, claimed, {**changes, **kept.changes}, environ)
+                )
             culprit = None
             exit = Exit(code=0, started=started, ended=started, running=crew.running)
             while exit.told is None and decide(history, exit, watch.now(), settings.policy).action == "wait":
@@ -142,7 +152,7 @@ def _run_once(
         crew.close()
     text = culprit.worker.tail.text() if culprit is not None else ""
     taken = port_taken(text, claimed) if settings.port is None else None
-    return replace(exit, told=turns.told, port_taken=taken), text
+    return replace(exit, told=turns.told, port_taken=taken, saved=kept.saved() - saved), text
 
 
 def ending(ended: Ended | None, started: float, running: int, told: str | None) -> Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.data.feed import Feed
@@ -52,8 +53,21 @@ def evaluate(
     return logs if return_dict else engine.in_order(model, logs)
 
 
-def evaluate_feed(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -> dict[str, Any]:
+def evaluate_feed(
+    model: engine.Model,
+    home: Home,
+    feed: Feed,
+    callbacks: Any,
+    watch: Callable[[Runner], None] | None = None,
+) -> dict[str, Any]:
     """Evaluate one pass over a feed, from its start.
+
+    Args:
+        model: A compiled and built Keras model.
+        home: Its strategy and compiled steps.
+        feed: The data.
+        callbacks: Keras's callback list.
+        watch: Called after each step.
 
     Returns:
         Loss and metrics by name, as Python numbers.
@@ -76,6 +90,8 @@ def evaluate_feed(model: engine.Model, home: Home, feed: Feed, callbacks: Any) -
         feed.prepare()
         if heard:
             callbacks.on_test_batch_end(group.last, logs)
+        if watch is not None:
+            watch(runner)
         if model.stop_evaluating:
             break
     runner.finish()

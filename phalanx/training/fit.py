@@ -9,10 +9,12 @@ from phalanx.data import columns
 from phalanx.data.feed import Feed
 from phalanx.engine import keras as engine
 from phalanx.errors import message, warn
-from phalanx.training import arguments, setup, together
+from phalanx.training import arguments, backups, setup, together
 from phalanx.training.evaluate import evaluate_feed
 from phalanx.training.execute import TRAIN, Runner
 from phalanx.training.home import Home
+from phalanx.training.moment import Fit
+from phalanx.training.no_backups import NoBackups
 from phalanx.training.skips import Skips, taken_out
 
 
@@ -118,38 +120,52 @@ def fit(
     logs: dict[str, Any] = {}
     skips = Skips()
     try:
-        try:
-            callbacks.on_train_begin()  # where a backup is restored, on the chief
-            setup.begin(model, home, "fit", feed, val_feed)
-            for epoch in together.epochs(home, model._initial_epoch or initial_epoch, epochs):
-                model.reset_metrics()
-                callbacks.on_epoch_begin(epoch)
-                step_logs = train_epoch(model, home, feed, callbacks, skips, epoch)
-                if step_logs is None:
-                    _warn_no_data(feed, epoch)
-                    break
-                own, added = taken_out(step_logs)
-                logs = own if skips.nothing_finite else engine.epoch_logs(model, own)
-                logs |= added
-                if val_feed is not None and model._should_eval(epoch, validation_freq):
-                    val_logs = evaluate_feed(model, home, val_feed, callbacks)
-                    logs.update({f"val_{name}": value for name, value in val_logs.items()})
-                callbacks.on_epoch_end(epoch, logs)
-                together.end_of_epoch(model, home)
-                if model.stop_training:
-                    break
-        finally:  # also after Ctrl-C: the weights are then the newest, averaged where the optimizer averages
-            engine.end(model)
-            if epochs > 0:
-                engine.finish_training(model)
-        callbacks.on_train_end(logs=logs)
+        with backups.of(Fit(model, home, callbacks, feed, val_feed, skips)) as kept:
+            try:
+                callbacks.on_train_begin()  # where Keras's own backup is restored, on the chief
+                setup.begin(model, home, "fit", feed, val_feed)
+                kept.restore()
+                first = kept.first_epoch(model._initial_epoch or initial_epoch, epochs)
+                for epoch in together.epochs(home, first, epochs):
+                    if not kept.within_epoch():
+                        model.reset_metrics()
+                    callbacks.on_epoch_begin(epoch)
+                    step_logs = train_epoch(model, home, feed, callbacks, skips, kept, epoch)
+                    if step_logs is None:
+                        _warn_no_data(feed, epoch)
+                        break
+                    own, added = taken_out(step_logs)
+                    logs = own if skips.nothing_finite else engine.epoch_logs(model, own)
+                    logs |= added
+                    if val_feed is not None and model._should_eval(epoch, validation_freq):
+                        watch = kept.trained(epoch, step_logs)
+                        val_logs = evaluate_feed(model, home, val_feed, callbacks, watch)
+                        logs.update({f"val_{name}": value for name, value in val_logs.items()})
+                    callbacks.on_epoch_end(epoch, logs)
+                    said = together.end_of_epoch(model, home, kept.word(model))
+                    model.stop_training = said.stop
+                    kept.epoch_ended(epoch, said)
+                    if model.stop_training:
+                        break
+            finally:  # also after Ctrl-C: the weights are then the newest, averaged where the optimizer does
+                engine.end(model)
+                if epochs > 0:
+                    engine.finish_training(model)
+            callbacks.on_train_end(logs=logs)
+            kept.done()
     finally:
         engine.release(callbacks)
     return model.history
 
 
 def train_epoch(
-    model: engine.Model, home: Home, feed: Feed, callbacks: Any, skips: Skips, epoch: int
+    model: engine.Model,
+    home: Home,
+    feed: Feed,
+    callbacks: Any,
+    skips: Skips,
+    kept: NoBackups,
+    epoch: int,
 ) -> dict[str, Any] | None:
     """Train one epoch.
 
@@ -159,6 +175,8 @@ def train_epoch(
         feed: Its training data.
         callbacks: Keras's callback list.
         skips: Watches the loss scale, if the model has one.
+        kept: Its backups; the epoch may go on from one.
+        epoch: Which epoch it is.
 
     Returns:
         The last step's logs, or None if there was no batch left to train on.
@@ -167,8 +185,8 @@ def train_epoch(
     runner = Runner(model, home, "train", TRAIN, skips.look)
     engine.begin(model)
     heard, watching = engine.hears_batches(callbacks, "train"), engine.before_step(callbacks)
-    logs, pulse = None, together.Pulse(home.strategy.exchange, epoch)
-    for group in feed.epoch():
+    logs, pulse = kept.enter(runner), together.Pulse(home.strategy.exchange, epoch)
+    for group in () if kept.over else feed.epoch():
         if heard:
             callbacks.on_train_batch_begin(group.first)
         for watch in watching:
@@ -177,8 +195,11 @@ def train_epoch(
         feed.prepare()  # read and place the next batches while the devices work on these
         if heard:
             callbacks.on_train_batch_end(group.last, logs)
-        if pulse.stop(model.stop_training):
-            model.stop_training = True
+        kept.count(len(group.batches))
+        said = pulse.look(kept.word(model), kept.sure())
+        model.stop_training = model.stop_training or said.stop
+        kept.after_step(epoch, logs, runner, said)
+        if said.stop:
             break
     runner.finish()
     return logs

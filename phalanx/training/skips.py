@@ -44,6 +44,15 @@ class Skips:
         """Start counting anew; a row of skipped steps goes on from the epoch before."""
         self._steps = self._skipped = 0
 
+    def get_state(self) -> list[int]:
+        """What a run that goes on elsewhere must know."""
+        return [self._in_a_row, int(self._warned), self._steps, self._skipped]
+
+    def set_state(self, state: list[int]) -> None:
+        """Go on from `get_state`."""
+        self._in_a_row, warned, self._steps, self._skipped = map(int, state)
+        self._warned = bool(warned)
+
     @property
     def nothing_finite(self) -> bool:
         """True if every step of this epoch so far was skipped."""

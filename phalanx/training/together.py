@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from phalanx.data.feed import Feed
 from phalanx.data.pipeline import PipelineSource
 from phalanx.engine import keras as engine
 from phalanx.engine import runtime
-from phalanx.errors import ScopeError, message, warn
+from phalanx.errors import CheckpointError, ScopeError, message, warn
 from phalanx.host.watch import now
 from phalanx.training.home import Home, changed
 
@@ -96,8 +98,41 @@ def _unnamed(text: str) -> str:
     return text.split(" ", 1)[-1]
 
 
+@dataclass(frozen=True)
+class Word:
+    """What a worker says to the others, or what all of them agreed on.
+
+    Args:
+        stop: Training ends.
+        save: A backup is due by the chief's clock.
+        leave: Why this worker was asked to go; empty if it was not.
+        failed: What went wrong with a backup; empty if nothing did.
+    """
+
+    stop: bool = False
+    save: bool = False
+    leave: str = ""
+    failed: str = ""
+
+
+def agreed(words: list[Word]) -> Word:
+    """What follows from the words of all workers, the chief's first.
+
+    Example:
+        >>> agreed([Word(save=True), Word(leave="SIGTERM")])
+        Word(stop=False, save=True, leave='SIGTERM on worker 1', failed='')
+    """
+    leaving = [f"{word.leave} on worker {worker}" for worker, word in enumerate(words) if word.leave]
+    return Word(
+        stop=any(word.stop for word in words),
+        save=words[0].save,
+        leave=leaving[0] if leaving else "",
+        failed=next((word.failed for word in words if word.failed), ""),
+    )
+
+
 class Pulse:
-    """Agrees, now and then, whether to stop in the middle of an epoch.
+    """Agrees, now and then, whether to stop in the middle of an epoch, to save, or to leave.
 
     The chief says after how many steps all look again, from its own pace, so that a look costs little
     whatever a step costs.
@@ -112,22 +147,29 @@ class Pulse:
         self._left = self._every = 1
         self._since = now()
 
-    def stop(self, wanted: bool) -> bool:
-        """Whether all stop after this step, because one of them wants to."""
+    def look(self, own: Word, sure: bool = False) -> Word:
+        """What all agree on after this step; nothing where they do not look.
+
+        Args:
+            own: What this worker has to say.
+            sure: All look after this step; the same on all of them.
+        """
         if self.exchange is None:
-            return wanted
+            return own
         self.step += 1
         self.exchange.place = f"step {self.step} of epoch {self.epoch + 1}"
         self._left -= 1
-        if self._left:
-            return False
-        passed = now() - self._since
-        pace = max(1, min(10_000, math.ceil(self._every * _BETWEEN / max(passed, 1e-6))))
-        said = self.exchange.gather("a step", json.dumps([bool(wanted), min(pace, 10 * self._every)]))
+        if self._left and not sure:
+            return Word()
+        passed, steps = now() - self._since, self._every - self._left
+        pace = max(1, min(10_000, math.ceil(steps * _BETWEEN / max(passed, 1e-6))))
+        said = self.exchange.gather(
+            "a step", json.dumps([dataclasses.astuple(own), min(pace, 10 * self._every)])
+        )
         answers = [json.loads(each) for each in said]
         self._left = self._every = answers[0][1]
         self._since = now()
-        return any(stop for stop, _ in answers)
+        return agreed([Word(*word) for word, _ in answers])
 
 
 def epochs(home: Home, first: int, last: int) -> range:
@@ -138,19 +180,34 @@ def epochs(home: Home, first: int, last: int) -> range:
     return range(first, last)
 
 
-def end_of_epoch(model: engine.Model, home: Home) -> None:
+def end_of_epoch(model: engine.Model, home: Home, own: Word) -> Word:
     """Stop together, and train on with the chief's learning rate."""
     exchange = home.strategy.exchange
     if exchange is None:
-        return
+        return own
     rate = engine.learning_rate(model)
     said = [
         json.loads(each)
-        for each in exchange.gather("the end of an epoch", json.dumps([bool(model.stop_training), rate]))
+        for each in exchange.gather("the end of an epoch", json.dumps([dataclasses.astuple(own), rate]))
     ]
-    model.stop_training = any(stop for stop, _ in said)
     if rate is not None and said[0][1] is not None and said[0][1] != rate:
         engine.set_learning_rate(model, said[0][1])
+    return agreed([Word(*word) for word, _ in said])
+
+
+def all_or_none(home: Home, what: str, error: Exception | None) -> None:
+    """Raise on every worker what went wrong on one of them.
+
+    Raises:
+        CheckpointError: With this worker's own cause, or the first other one's.
+    """
+    exchange = home.strategy.exchange
+    texts = [] if exchange is None else exchange.gather(what, "" if error is None else str(error))
+    if error is not None:
+        raise error
+    for worker, text in enumerate(texts):
+        if text:
+            raise CheckpointError(f"On worker {worker}: {text}")
 
 
 def same_data(home: Home, feed: Feed) -> None:

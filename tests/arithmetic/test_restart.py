@@ -68,6 +68,21 @@ def test_preempted_runs_that_get_nowhere_end_as_a_crash_loop():
     assert decisions[2].action == "stop" and "crash loop" in decisions[2].reason
 
 
+@pytest.mark.parametrize("code", [PREEMPTED, 137])
+def test_short_runs_that_completed_a_backup_got_on_and_are_no_crash_loop(code):
+    ends = [end(code, SHORT, saved=2)] * 9
+    assert {each.action for each in follow(ends, Policy(max_restarts=9))} == {"restart"}
+    mixed = [
+        end(code, SHORT),
+        end(code, SHORT),
+        end(code, SHORT, saved=1),
+        end(code, SHORT),
+        end(code, SHORT),
+    ]
+    assert {each.action for each in follow(mixed, Policy(max_restarts=9))} == {"restart"}
+    assert follow([*mixed, end(code, SHORT)], Policy(max_restarts=9))[-1].action == "stop"
+
+
 def test_a_preempted_worker_stays_down_where_no_restart_was_asked_for():
     assert decide([], end(PREEMPTED), LONG, Policy()).action == "stop"
 

@@ -1,11 +1,14 @@
-"""`phalanx checkpoint` without JAX: tables, verdicts, exit codes."""
+"""`phalanx checkpoint`: tables, verdicts, exit codes; without JAX for all but a whole verification."""
 
+import json
 import subprocess
 import sys
 import zlib
 
+import numpy as np
 import pytest
 
+from phalanx.checkpoint import model
 from phalanx.checkpoint.manifest import Entry, Manifest
 from phalanx.cli.main import main
 from phalanx.host import store
@@ -33,8 +36,31 @@ def test_ls_inspect_and_verify_of_good_backups(place, capsys):
     main(["checkpoint", "inspect", str(place)])
     out = capsys.readouterr().out
     assert "dense/kernel" in out and "3 float32" in out and "after 2 epochs and 4 steps, 20 updates" in out
-    main(["checkpoint", "verify", str(place)])
+
+
+def test_verify_reads_each_array_back_though_its_bytes_are_those_of_the_manifest(tmp_path, capsys):
+    values = {"trainable.0": np.arange(6.0), "optimizer.0": np.zeros((0, 3))}
+    paths = {"trainable.0": "dense/kernel", "optimizer.0": "adam/nothing"}
+    for number in (1, 2):
+        model.write(str(tmp_path), paths, values, {"updates": number}, {})
+    main(["checkpoint", "verify", str(tmp_path)])
     assert capsys.readouterr().out.count("whole") == 2
+
+    manifest = tmp_path / "backup-00000002" / "manifest.json"
+    found = json.loads(manifest.read_text())
+    found["arrays"][0][4] += 1
+    manifest.write_text(json.dumps(found))
+    with pytest.raises(SystemExit) as left:
+        main(["checkpoint", "verify", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert left.value.code == 2 and "dense/kernel does not read back" in err and out.count("whole") == 1
+
+
+def test_what_no_storage_can_read_is_named(place, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["checkpoint", "verify", str(place)])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.count("dense/kernel does not read back") == 2
 
 
 def test_a_flipped_byte_is_found_by_verify_and_a_missing_file_by_ls(place, capsys):
@@ -57,6 +83,12 @@ def test_no_backup_and_no_action(tmp_path, capsys):
     assert "verify DIR" in capsys.readouterr().out
 
 
-def test_it_loads_no_jax(place):
-    code = f"import sys; from phalanx.cli.main import main; main(['checkpoint', 'verify', {str(place)!r}]); sys.exit('jax' in sys.modules or 'numpy' in sys.modules)"
+def test_looking_loads_no_jax(place):
+    code = f"""
+import sys
+from phalanx.cli.main import main
+for action in ("ls", "inspect"):
+    main(["checkpoint", action, {str(place)!r}])
+sys.exit("jax" in sys.modules or "numpy" in sys.modules)
+"""
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0

@@ -14,7 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 CHOSEN_HERE = ("JAX_NUM_CPU_DEVICES", "KERAS_BACKEND", "NPROC", "XLA_FLAGS")  # conftest's, not a user's
-SCRIPTS = ("custom_train_step.py", "mirrored_numpy.py", "mirrored_tf_data.py", "train_mnist.py")
+SCRIPTS = (
+    "custom_train_step.py",
+    "mirrored_numpy.py",
+    "mirrored_tf_data.py",
+    "never_lose_work.py",
+    "train_mnist.py",
+)
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None,

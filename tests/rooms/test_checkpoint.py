@@ -55,8 +55,18 @@ def test_a_restored_model_trains_on_to_the_bit(tmp_path):
     assert same(values(again), values(straight))
 
 
-def test_another_number_of_replicas_reads_it(tmp_path):
-    """Reports, row 40: 4 -> 2 -> 3 against one device."""
+@pytest.mark.parametrize("replicas", [1, 3, 4])
+def test_every_value_comes_back_to_the_bit_on_any_number_of_replicas(two, replicas):
+    """Reports, row 40."""
+    place, first = two
+    model = made(replicas)
+    trained(model)
+    restore(model, place / "backup-00000001")
+    assert same(values(model), first)
+
+
+def test_another_number_of_replicas_trains_on_from_it(tmp_path):
+    """Reports, row 40: 4 replicas, then 2, then 3, against one device."""
     alone = made(1)
     trained(alone, 3)
     for number, replicas in enumerate((4, 2, 3)):
@@ -104,14 +114,28 @@ def lose(path):
 
 
 def empty(path):
+    largest(path).write_bytes(b"")
+
+
+def more(path):
+    (path / "more").write_bytes(b"x")
+
+
+def empty_manifest(path):
     (path / "manifest.json").write_bytes(b"")
+
+
+def without_manifest(path):
+    (path / "manifest.json").unlink()
 
 
 def without_arrays(path):
     store.remove(str(path / "arrays"))
 
 
-@pytest.mark.parametrize("harm", [cut, flip, lose, empty, without_arrays])
+@pytest.mark.parametrize(
+    "harm", [cut, flip, lose, empty, more, empty_manifest, without_manifest, without_arrays]
+)
 def test_a_damaged_newest_backup_is_named_and_the_one_before_is_used(two, harm):
     """Reports, row 39."""
     place, first = two
@@ -148,6 +172,7 @@ def test_a_changed_model_is_told_line_by_line_and_nothing_is_loaded(two, monkeyp
         (made(optimizer=keras.optimizers.SGD(0.1)), ["the optimizer is SGD, the backup's was Adam"]),
         (made(frozen=True), ["saved as trainable, non_trainable in the model"]),
     ):
+        trained(model)
         before = values(model)
         with pytest.raises(phalanx.CheckpointError) as caught:
             restore(model, place)
@@ -155,26 +180,40 @@ def test_a_changed_model_is_told_line_by_line_and_nothing_is_loaded(two, monkeyp
         assert same(values(model), before)
 
 
+def rewrite(backup, change):
+    """Change what a manifest says."""
+    path = backup / "manifest.json"
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+
+
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "arrays/../../x", "a\\b", ""])
 def test_a_backup_stays_inside_its_folder(two, path):
-    place, _ = two
-    manifest = place / "backup-00000002" / "manifest.json"
-    found = json.loads(manifest.read_text())
-    found["files"][path] = [0, "0" * 64]
-    manifest.write_text(json.dumps(found))
-    with pytest.raises(phalanx.CheckpointError, match="inside its folder"):
-        restore(made(), place / "backup-00000002")
+    backup = two[0] / "backup-00000002"
+    rewrite(backup, lambda found: found["files"].update({path: [0, "0" * 64]}))
+    for use in (inspect, lambda place: restore(made(), place)):
+        with pytest.raises(phalanx.CheckpointError, match="inside its folder"):
+            use(backup)
 
 
-def test_a_link_and_a_shape_that_lies_are_refused(two):
-    place, _ = two
-    backup = place / "backup-00000002"
-    manifest = backup / "manifest.json"
-    found = json.loads(manifest.read_text())
-    found["arrays"][0][2] = [6, 2**40]
-    manifest.write_text(json.dumps(found))
-    with pytest.raises(phalanx.CheckpointError, match="the model wants"):
+def test_a_size_that_lies_is_refused_before_any_memory_is_taken(two):
+    backup = two[0] / "backup-00000002"
+    rewrite(backup, lambda found: found["arrays"][0].__setitem__(2, [2**40, 2**40]))
+    with pytest.raises(phalanx.CheckpointError, match="1099511627776x1099511627776 float32, the model wants"):
         restore(made(), backup)
+
+
+def test_a_manifest_that_disagrees_with_its_arrays_is_refused(two):
+    backup = two[0] / "backup-00000002"
+    rewrite(backup, lambda found: found["arrays"][0].__setitem__(4, 1))
+    with pytest.raises(phalanx.CheckpointError, match="other bytes than were saved"):
+        restore(made(), backup)
+
+
+def test_a_link_is_refused(two):
+    place = two[0]
+    backup = place / "backup-00000002"
     file = largest(backup)
     file.rename(place / "moved")
     file.symlink_to(place / "moved")
@@ -195,6 +234,14 @@ def test_a_refused_write_names_path_and_cause_and_leaves_the_last_backup(two, mo
     assert str(place) in str(caught.value)
     assert latest(place).endswith("backup-00000002")
     assert not [name for name in store.folders(str(place)) if name.startswith(folder.TEMPORARY)]
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    wall = tmp_path / "file"
+    wall.write_bytes(b"")
+    with pytest.raises(phalanx.CheckpointError, match=f"{wall}: NotADirectoryError|{wall}: FileExistsError"):
+        save(made(), wall)
+    assert latest(tmp_path / "nowhere") is None
 
 
 def test_what_inspect_shows_and_no_pickle(two):

@@ -4,6 +4,12 @@
 Keras has, so that a Keras that moved something is refused by name instead of trained wrong.
 """
 
+from phalanx.engine.keras.callbacks import (
+    callback_states,
+    callbacks_with,
+    keep_files,
+    set_callback_states,
+)
 from phalanx.engine.keras.crossing import crossing
 from phalanx.engine.keras.data import (
     adapter,
@@ -16,8 +22,10 @@ from phalanx.engine.keras.data import (
     is_array,
     is_generator,
     is_spent,
+    later_batches,
     own_batches,
     size_of,
+    skips,
     split_validation,
     unpack,
 )
@@ -57,15 +65,21 @@ from phalanx.engine.keras.model import (
     misfit,
     needs_build,
     own_function,
-    random_state,
     release,
     reset_names_and_seed,
     set_learning_rate,
-    set_random_state,
     wants_targets,
 )
 from phalanx.engine.keras.precision import (
     heads,
+)
+from phalanx.engine.keras.randomness import (
+    Drawn,
+    plain_random,
+    random_now,
+    random_state,
+    same_random,
+    set_random_state,
 )
 from phalanx.engine.keras.replica import (
     replica_parts,
@@ -110,6 +124,7 @@ __all__ = [
     "Callback",
     "DeviceMesh",
     "Distribution",
+    "Drawn",
     "Hooks",
     "Model",
     "TensorLayout",
@@ -122,6 +137,8 @@ __all__ = [
     "build_for_predict",
     "build_optimizer",
     "callback_list",
+    "callback_states",
+    "callbacks_with",
     "can_shuffle",
     "capped_epochs",
     "capped_steps",
@@ -151,6 +168,8 @@ __all__ = [
     "is_optimizer",
     "is_schedule",
     "is_spent",
+    "keep_files",
+    "later_batches",
     "layers_built",
     "learning_rate",
     "lend",
@@ -167,19 +186,24 @@ __all__ = [
     "optimizer_rate",
     "own_batches",
     "own_function",
+    "plain_random",
+    "random_now",
     "random_state",
     "raw_value",
     "release",
     "replica_parts",
     "replica_view_refusal",
     "reset_names_and_seed",
+    "same_random",
     "scale_up",
     "scaling",
     "schedule",
+    "set_callback_states",
     "set_distribution",
     "set_learning_rate",
     "set_random_state",
     "size_of",
+    "skips",
     "split_validation",
     "take",
     "unpack",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
+import itertools
+import random
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,24 +56,78 @@ def host_batches(adapter: Any) -> Iterator[Any]:
     return iter(adapter.get_jax_iterator())
 
 
-def own_batches(adapter: Any, own: Callable[[int], tuple[int, int]]) -> Iterator[tuple[Any, int]]:
+def skips(adapter: Any) -> bool:
+    """True if a pass can begin at any batch, without reading those before it; see `later_batches`."""
+    if isinstance(adapter, _PyDatasetAdapter):
+        data = adapter.py_dataset
+        return data.num_batches is not None or adapter.enqueuer is None
+    return is_array(adapter)
+
+
+def later_batches(adapter: Any, skip: int) -> Iterator[Any]:
+    """The batches of a pass after the first `skip`, in the order that the pass would have had.
+
+    The order is drawn now, from the global random state, and not when the first batch is asked for.
+
+    Args:
+        adapter: A reader for which `skips` is true.
+        skip: Batches that are not read, 1 or more.
+    """
+    if is_array(adapter):
+        return (batch for batch, _ in own_batches(adapter, lambda rows: (0, rows), skip))
+    data, total = adapter.py_dataset, adapter.py_dataset.num_batches
+    if total is None:
+        batches = (adapter._standardize_batch(data[i]) for i in itertools.count(skip))
+        return iter(data_adapter_utils.get_jax_iterator(batches))
+    order = list(range(total))
+    if adapter.shuffle:
+        random.shuffle(order)  # as Keras does, in its own thread or ours
+    rest = copy.copy(adapter)
+    rest.py_dataset, rest.shuffle = _Part(data, order[skip:]), False
+    return host_batches(rest)
+
+
+class _Part(keras.utils.PyDataset):
+    """Some batches of a PyDataset, in a given order."""
+
+    def __init__(self, data: Any, order: list[int]) -> None:
+        super().__init__(data.workers, data.use_multiprocessing, data.max_queue_size)
+        self.data, self.order = data, order
+
+    def __getitem__(self, number: int) -> Any:
+        return self.data[self.order[number]]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def own_batches(
+    adapter: Any, own: Callable[[int], tuple[int, int]], skip: int = 0
+) -> Iterator[tuple[Any, int]]:
     """Batches of an array adapter of which only some rows are read, with the rows of each whole batch.
 
     Args:
         adapter: A reader for which `is_array` is true; its order of rows stays what it is.
         own: Rows of a batch -> the `(start, stop)` of them that are read.
+        skip: Batches of the pass that are left out, unread; its order is then drawn at once.
     """
     columns = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
+    skipping = skip > 0
 
     def read(column: Any, indices: Any) -> Any:
+        if skipping:
+            return None
         listed = not isinstance(indices, slice)
         start, stop = own(len(indices) if listed else indices.stop - indices.start)
         part = indices[start:stop] if listed else slice(indices.start + start, indices.start + stop)
         return column.convert_to_jax_compatible(column[part])
 
     size, total = adapter.batch_size, adapter._num_samples
-    for number, batch in enumerate(adapter._get_iterator(read, columns)):
-        yield batch, min(size, total - number * size)
+    numbered = enumerate(adapter._get_iterator(read, columns))
+    for _ in range(skip):
+        next(numbered)
+    skipping = False
+    return ((batch, min(size, total - number * size)) for number, batch in numbered)
 
 
 def size_of(adapter: Any) -> dict[str, int]:

@@ -135,19 +135,6 @@ def set_learning_rate(model: Model, rate: float) -> None:
     model.optimizer.learning_rate = rate
 
 
-def random_state() -> list[Any]:
-    """What Keras shuffles with: the global random states of NumPy and Python, as plain values."""
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return [[kind, np.asarray(keys).tolist(), *rest], random.getstate()]
-
-
-def set_random_state(state: list[Any]) -> None:
-    """Continue with another's random numbers; see `random_state`."""
-    (kind, keys, *rest), (version, numbers, gauss) = state
-    np.random.set_state((kind, np.array(keys, np.uint32), *rest))
-    random.setstate((version, tuple(numbers), gauss))
-
-
 def finish_training(model: Model) -> None:
     """Let the optimizer write final values, such as moving averages, into the weights."""
     if isinstance(model.optimizer, keras.optimizers.Optimizer):
