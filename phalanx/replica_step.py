@@ -134,10 +134,11 @@ def _on_replica(
     metrics = [old + change for old, change in zip(metrics, changes, strict=True)]
     if parts.row_by_row:
         return loss, y_pred, gradients, new_non_trainable, metrics
+    lead = next(replica for replica, size in enumerate(sizes) if size)  # of a pipeline it may be any
     merged = _all_reduce(
         axis,
         [
-            _contribution(merge, old, start, new, replica, mine)
+            _contribution(merge, old, start, new, replica == lead, mine)
             for merge, old, start, new in zip(
                 parts.merges, non_trainable, seeded, new_non_trainable, strict=True
             )
@@ -150,13 +151,13 @@ def _on_replica(
     return loss, y_pred, gradients, non_trainable, metrics
 
 
-def _contribution(merge: str, old: Any, start: Any, new: Any, replica: Any, mine: Any) -> Any:
+def _contribution(merge: str, old: Any, start: Any, new: Any, leads: Any, mine: Any) -> Any:
     """What a replica adds to the merged value (`mean`) or to the merged change (all others)."""
     if merge == "mean":
         return new * mine.astype(new.dtype)
     if merge == "sum":
         return new - old
-    return jnp.where(replica == 0, new - start, jnp.zeros_like(new))
+    return jnp.where(leads, new - start, jnp.zeros_like(new))
 
 
 def seed_of(replica: Any, state: Any) -> Any:

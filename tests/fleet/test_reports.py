@@ -4,7 +4,7 @@ import pytest
 
 from tests.fleet.workers import assert_close, run
 
-CASES_HERE = ["own train_step", "own test_step", "SGD with clipnorm", "Adam with global_clipnorm"]
+CASES_HERE = ["own train_step", "SGD with clipnorm"]
 RUN = (
     f"CASES_HERE = {CASES_HERE}"
     + """
@@ -37,14 +37,13 @@ def everything(scope, strategy):
     kept = {}
     for name, data, options in (("a", (x, y), {"batch_size": 32}), ("b", (Batches(x, y, 32),), {"steps_per_epoch": 5}),
             ("c", (endless(x, y, 32),), {"steps_per_epoch": 2})):
-        with scope():
-            model = counting()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             history = model.fit(*data, epochs=3, shuffle=False, verbose=0, **options)
         ours = [each for each in caught if issubclass(each.category, phalanx.PhalanxWarning)]
         kept[name] = [int(model.optimizer.iterations.value), len(history.epoch), len(ours)]
     found["eight"] = kept
+    passing = model
 
     with scope():
         model = tutorial()
@@ -55,16 +54,15 @@ def everything(scope, strategy):
         model = scores()
     found["twenty-six"] = model.evaluate(*SCORED, batch_size=8, verbose=0, return_dict=True)
 
+    for name in CASES_HERE:
+        with scope():
+            found[name] = {key: value.tolist() for key, value in train(CASES[name]).items()}
     with scope():
         model = half()
     history = model.fit(*OVERFLOW, batch_size=32, shuffle=False, verbose=0)
     found["twenty-three"] = {"history": history.history, "scale": float(model.optimizer.dynamic_scale.value),
         "steps": int(model.optimizer.inner_optimizer.iterations.value), "finite": bool(np.isfinite(model.get_weights()[0]).all())}
-
-    for name in CASES_HERE:
-        with scope():
-            found[name] = {key: value.tolist() for key, value in train(CASES[name]).items()}
-    return model, found
+    return passing, model, found
 
 TUTORIAL = np.random.default_rng(1).uniform(size=(280, 28, 28, 1)).astype("float32"), np.arange(280) % 10
 OVERFLOW = np.random.default_rng(2).normal(size=(128, 8)).astype("float32"), np.ones((128, 1), "float32")
@@ -75,7 +73,7 @@ IDS = np.array([f"row {i}" for i in range(70)])
 ALONE = (
     RUN
     + """
-model, found = everything(phalanx.OneDeviceStrategy("cpu:0").scope, None)
+_, _, found = everything(phalanx.OneDeviceStrategy("cpu:0").scope, None)
 print("result", json.dumps(found, default=lambda value: np.asarray(value).tolist()))
 """
 )
@@ -83,7 +81,7 @@ WORK = (
     RUN
     + """
 strategy = cluster()
-model, found = everything(strategy.scope, strategy)
+passing, model, found = everything(strategy.scope, strategy)
 found["report"] = str(strategy.report())
 found["describe"] = str(strategy.describe(global_batch=32))
 if strategy.is_chief:
@@ -93,14 +91,14 @@ loaded = keras.models.load_model("half.keras")
 found["loaded"] = [float(loaded.optimizer.dynamic_scale.value), [w.tolist() for w in loaded.get_weights()] ==
     [w.tolist() for w in model.get_weights()]]
 
-with strategy.scope():
-    model = counting()
+model = passing
 x = np.arange(127, dtype="float32")[:, None]
 part = model.predict(x, batch_size=32, verbose=0, gather=False)
 found["fifty-two"] = {"all": model.predict(x, batch_size=32, verbose=0)[:, 0].tolist(), "part": part[:, 0].tolist(),
     "own": strategy.own_rows(127, batch_size=32).tolist(), "few": len(model.predict(x[:1], verbose=0, gather=False))}
-sixteen = model.fit(np.ones((128, 1)), np.ones((128, 1)), batch_size=32, verbose=0)
-found["sixteen"] = int(model.optimizer.iterations.value)
+before = int(model.optimizer.iterations.value)
+model.fit(np.ones((128, 1)), np.ones((128, 1)), batch_size=32, verbose=0)
+found["sixteen"] = int(model.optimizer.iterations.value) - before
 
 x = {"x": x[:70], "id": IDS}
 def with_ids():
@@ -120,6 +118,13 @@ model.fit(x, x["x"], batch_size=32, verbose=0)
 whole, own = Tell(), Tell()
 for gather, tell in ((True, whole), (False, own)):
     model.predict(x, batch_size=32, verbose=0, gather=gather, callbacks=[tell])
+def mine(context):
+    part = slice(35 * context.input_pipeline_id, 35 * (context.input_pipeline_id + 1))
+    yield ({"x": x["x"][part], "id": IDS[part]},)
+found["gathered"] = said(lambda: model.predict(ids.distribute_datasets_from_function(mine), verbose=0))
+pipeline = Tell()
+model.predict(ids.distribute_datasets_from_function(mine), verbose=0, gather=False, callbacks=[pipeline])
+found["pipeline"] = pipeline.rows
 found["aligned"] = [whole.rows, own.rows, model.predict({"x": x["x"]}, verbose=0)[:, 0].tolist()]
 print("result", json.dumps(found, default=lambda value: np.asarray(value).tolist()))
 """
@@ -128,12 +133,12 @@ print("result", json.dumps(found, default=lambda value: np.asarray(value).tolist
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    return run(ALONE, tmp_path_factory.mktemp("one"), count=1)[0][0]
+    return run(ALONE, tmp_path_factory.mktemp("one"), 280, count=1)[0][0]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    found = run(WORK, tmp_path_factory.mktemp("both"), replicas=2)
+    found = run(WORK, tmp_path_factory.mktemp("both"), 280, replicas=2)
     return [found[0][0], found[1][0]]
 
 
@@ -148,8 +153,7 @@ def test_every_row_is_evaluated_once(both):
 def test_finite_and_endless_data_have_the_steps_of_one_device(both, one_device):
     """Reports, row 8: steps, epochs and warnings."""
     assert both[0]["eight"] == both[1]["eight"] == one_device["eight"]
-    assert both[0]["eight"]["a"] == [9, 3, 0] and both[0]["eight"]["c"] == [6, 3, 0]
-    assert both[0]["eight"]["b"][2] == 1
+    assert both[0]["eight"] == {"a": [9, 3, 0], "b": [18, 3, 1], "c": [24, 3, 0]}
 
 
 def test_the_tutorials_network_trains_and_history_is_the_same_everywhere(both, one_device):
@@ -182,6 +186,10 @@ def test_strings_are_named_and_stay_aligned_with_predictions(both):
         mine = {f"row {i}": value for i, value in enumerate(values)}
         assert all(part == pytest.approx([mine[name] for name in names], abs=1e-5) for part, names in own)
         assert [len(names) for _, names in own] == [16, 16, 4 if worker == 0 else 2]
+        assert each["gathered"].startswith("UnsupportedError") and "gather=False" in each["gathered"]
+        ((part, names),) = each["pipeline"]
+        assert names == [f"row {i}" for i in range(35 * worker, 35 * (worker + 1))]
+        assert part == pytest.approx([mine[name] for name in names], abs=1e-5)
 
 
 def test_metrics_that_are_no_means_are_those_of_one_device(both, one_device):
@@ -211,7 +219,8 @@ def test_batch_size_is_global_and_every_share_is_printed(both):
 
 def test_predictions_are_whole_on_every_worker_or_each_workers_own(both):
     """Reports, row 52: 127 rows."""
-    wanted = [float(i) for i in range(127)]
+    wanted = both[0]["fifty-two"]["all"]
+    assert wanted == pytest.approx([float(i) for i in range(127)], abs=0.2), "trained a little before"
     for each in both:
         assert each["fifty-two"]["all"] == wanted
         assert each["fifty-two"]["part"] == [wanted[i] for i in each["fifty-two"]["own"]]

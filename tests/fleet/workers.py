@@ -141,10 +141,10 @@ class Fleet:
         return ended
 
 
-def run(script, folder, **options):
+def run(script, folder, seconds=150, **options):
     """Run a script on workers that must all end well; their results, by index."""
     with Fleet(script, folder, **options) as fleet:
-        ended = fleet.wait()
+        ended = fleet.wait(seconds)
     for index, each in ended.items():
         assert each.code == 0, f"worker {index} ended with {each.code}:\n{each.out}\n{each.err}"
     return {index: each.results for index, each in ended.items()}
