@@ -51,6 +51,18 @@ def keep_files(callbacks: Any) -> None:
             callback.append = True
 
 
+def may_write_weights(callbacks: Any) -> bool:
+    """True if a callback may give the model other weights for the time of a validation."""
+    return any(
+        isinstance(each, keras.callbacks.SwapEMAWeights)
+        or (
+            not type(each).__module__.startswith(("keras.", "phalanx."))
+            and type(each).on_test_begin is not keras.callbacks.Callback.on_test_begin
+        )
+        for each in _members(callbacks)
+    )
+
+
 def callbacks_with(callbacks: Any, name: str) -> list[Any]:
     """The callbacks of ours that have an attribute of this name."""
     return [each for each in _members(callbacks) if hasattr(each, name)]
