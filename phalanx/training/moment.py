@@ -177,16 +177,14 @@ def read(fit: Fit, backup: Backup) -> Moment:
         Skips().set_state(found["skips"])
         if found["phase"] not in get_args(Phase):
             raise ValueError(f"phase {found['phase']!r}")
-        position = Position(**found["data"])
-        fit.feed.check(position)
-        return Moment(
+        moment = Moment(
             phase=found["phase"],
             epoch=int(found["epoch"]),
             step=int(found["step"]),
             updates=int(found["updates"]),
             stopping=bool(found["stopping"]),
             random=found["random"],
-            data=position,
+            data=Position(**found["data"]),
             validation=None if validation is None else Position(**validation),
             skips=list(found["skips"]),
             counts=found["counts"],
@@ -203,6 +201,8 @@ def read(fit: Fit, backup: Backup) -> Moment:
                 "phalanx.checkpoint.restore(model, directory)   # for one that checkpoint.save wrote",
             )
         ) from error
+    fit.feed.check(moment.data)
+    return moment
 
 
 def put(fit: Fit, moment: Moment, say: bool = False) -> None:
