@@ -104,10 +104,15 @@ def refused(directory: str, error: BaseException) -> CheckpointError:
     return CheckpointError(
         message(
             "A backup is written whole, or not at all; the last good one stays.",
-            f"{directory}: {type(error).__name__}: {str(error)[:500]}",
+            f"{directory}: {type(error).__name__}: {_ends(str(error))}",
             f"df -h {directory}; ls -ld {directory}",
         )
     )
+
+
+def _ends(text: str, most: int = 1200) -> str:
+    """The two ends of a long text: storages put the cause last, behind every path that it passed through."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 def newest_good(directory: str) -> Backup:

@@ -44,7 +44,7 @@ def kill_at_files(thread: str, writing: bool, below: str, number: int, first: Ca
         number: Which of them, from 1 on.
         first: Called just before.
     """
-    left = [number]
+    left, place = [number], f"{below.rstrip('/')}/"
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if left[0] < 1 or threading.current_thread().name != thread:
@@ -52,7 +52,7 @@ def kill_at_files(thread: str, writing: bool, below: str, number: int, first: Ca
         path = str(arguments[0]) if arguments else ""
         changes = event in _CHANGES or (event == "open" and _writes(arguments))
         counts = changes if writing else event == "open" and not changes
-        if counts and f"{path}/".startswith(f"{below}/"):
+        if counts and f"{path}/".startswith(place):
             left[0] -= 1
             if left[0] == 0:
                 first()

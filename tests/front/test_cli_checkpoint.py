@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phalanx.checkpoint import model
-from phalanx.checkpoint.manifest import Entry, Manifest
+from phalanx.checkpoint.manifest import Entry, Manifest, checksum
 from phalanx.cli.main import main
 from phalanx.host import store
 
@@ -49,7 +49,8 @@ def test_verify_reads_each_array_back_though_its_bytes_are_those_of_the_manifest
     manifest = tmp_path / "backup-00000002" / "manifest.json"
     found = json.loads(manifest.read_text())
     found["arrays"][0][4] += 1
-    manifest.write_text(json.dumps(found))
+    del found["checksum"]
+    manifest.write_text(json.dumps(found | {"checksum": checksum(found)}))
     with pytest.raises(SystemExit) as left:
         main(["checkpoint", "verify", str(tmp_path)])
     out, err = capsys.readouterr()
