@@ -28,6 +28,7 @@ ROW_BY_ROW = frozenset(
         "Dense",
         "DepthwiseConv1D",
         "DepthwiseConv2D",
+        "Divide",
         "Dot",
         "Dropout",
         "EinsumDense",
@@ -67,6 +68,7 @@ ROW_BY_ROW = frozenset(
         "SimpleRNN",
         "Softmax",
         "Subtract",
+        "TrueDivide",
         "UpSampling1D",
         "UpSampling2D",
         "UpSampling3D",
@@ -75,7 +77,7 @@ ROW_BY_ROW = frozenset(
         "ZeroPadding3D",
     ]
 )
-"""Keras's own layers that compute each row from that row alone (`Dropout` where its rate is 0)."""
+"""Keras's own layers and operations that compute each row from that row alone."""
 
 LOSSES = frozenset(
     [
@@ -111,7 +113,7 @@ class Facts:
         layers: Class names of its layers and operations; another library's with its module before it.
         losses: Class names of its losses, likewise.
         reductions: Their reductions.
-        random: Names of layers that draw random numbers in training.
+        random: Names of layers that draw random numbers in training, in another way than one mask per row.
         masked: Names of layers that hide some places of a row from the loss.
         added: Names of layers that add losses of their own over the rows.
         half: Names of layers that compute in 16 bits, each with its type.
@@ -150,8 +152,9 @@ def decide(facts: Facts) -> Travel:
     """Choose how the gradients of a model in the global view travel between workers.
 
     Each replica may take the gradient of its own rows, and all meet in one buffer, only where that is the
-    gradient of one device: every row by itself, nothing drawn at random, a loss that averages. In float16 a
-    part's own mean would be the parts' number of times larger before it is weighed, and skip other steps.
+    gradient of one device: every row by itself, no random numbers but masks of rows, a loss that averages. In
+    float16 a part's own mean would be the parts' number of times larger before it is weighed, and skip other
+    steps.
 
     Returns:
         The choice and its reason.

@@ -7,6 +7,7 @@ counts by its real rows, so that a short last batch has the gradient of its rows
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,8 @@ class Parts:
         measure: `(metrics, loss, y_pred, batch)` -> `(logs, metrics)`.
         merges: For each non-trainable variable `"seed"`, `"mean"`, `"sum"` or `"first"`.
         sums: True if the loss adds up rows, False if it averages them.
-        row_by_row: True if the forward pass changes no variable.
+        row_by_row: True if each row is computed by itself and random numbers are one device's: `loss` then
+            takes the number of the first row too, and gives the variables that it changes as one device does.
     """
 
     loss: Callable[..., Any]
@@ -96,15 +98,17 @@ def _on_replica(
     """One replica's share: its own forward and backward pass, then the one place where gradients meet."""
     replica = jax.lax.axis_index(axis)
     seeded = [
-        seed_of(replica, value) if merge == "seed" else value
+        seed_of(replica, value) if merge == "seed" and not parts.row_by_row else value
         for value, merge in zip(non_trainable, parts.merges, strict=True)
     ]
+
+    first = (jnp.array(list(itertools.accumulate(sizes, initial=0)))[replica],) if parts.row_by_row else ()
 
     def share(size: int) -> Any:
         """Loss, outputs, gradients and new variables over the first `size` rows."""
         gradient = jax.value_and_grad(parts.loss, has_aux=True)
         (_, (loss, y_pred, new_non_trainable, new_metrics)), gradients = gradient(
-            trainable, seeded, metrics, optimizer, cut(batch, None if size == each else size)
+            trainable, seeded, metrics, optimizer, cut(batch, None if size == each else size), *first
         )
         filled = jax.tree.map(
             lambda out: jnp.pad(out, [(0, each - size)] + [(0, 0)] * (out.ndim - 1)), y_pred
@@ -115,7 +119,8 @@ def _on_replica(
         """A replica without rows: zeros, and variables as they were."""
         shapes = jax.eval_shape(lambda: share(each))
         loss, y_pred, gradients = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[:3])
-        return loss, y_pred, gradients, seeded, metrics
+        after = share(each)[3] if parts.row_by_row else seeded  # seeds move on, whoever draws
+        return loss, y_pred, gradients, after, metrics
 
     kinds = sorted(set(sizes), reverse=True)  # of one batch at most three: full, one short, empty
     branches = [functools.partial(share, size) if size else nothing for size in kinds]
@@ -128,11 +133,12 @@ def _on_replica(
     (loss, gradients), changes = _all_reduce(axis, (_scaled((loss, gradients), say), changes))
     metrics = [old + change for old, change in zip(metrics, changes, strict=True)]
     if parts.row_by_row:
-        return loss, y_pred, gradients, list(non_trainable), metrics
+        return loss, y_pred, gradients, new_non_trainable, metrics
+    lead = next(replica for replica, size in enumerate(sizes) if size)  # of a pipeline it may be any
     merged = _all_reduce(
         axis,
         [
-            _contribution(merge, old, start, new, replica, mine)
+            _contribution(merge, old, start, new, replica == lead, mine)
             for merge, old, start, new in zip(
                 parts.merges, non_trainable, seeded, new_non_trainable, strict=True
             )
@@ -145,13 +151,13 @@ def _on_replica(
     return loss, y_pred, gradients, non_trainable, metrics
 
 
-def _contribution(merge: str, old: Any, start: Any, new: Any, replica: Any, mine: Any) -> Any:
+def _contribution(merge: str, old: Any, start: Any, new: Any, leads: Any, mine: Any) -> Any:
     """What a replica adds to the merged value (`mean`) or to the merged change (all others)."""
     if merge == "mean":
         return new * mine.astype(new.dtype)
     if merge == "sum":
         return new - old
-    return jnp.where(replica == 0, new - start, jnp.zeros_like(new))
+    return jnp.where(leads, new - start, jnp.zeros_like(new))
 
 
 def seed_of(replica: Any, state: Any) -> Any:

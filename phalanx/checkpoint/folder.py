@@ -185,11 +185,21 @@ def to_prune(found: Sequence[Row], keep: int) -> list[str]:
     return [row.name for row in found if row.name < stays and not row.name.startswith(TEMPORARY)]
 
 
+def discard(directory: str, name: str) -> None:
+    """Remove a backup; it loses its name first, so that a kill on the way leaves nothing that looks whole."""
+    if not name.startswith(TEMPORARY):
+        unfinished = f"{TEMPORARY}{name}"
+        store.remove(f"{directory}/{unfinished}")
+        store.commit(f"{directory}/{name}", f"{directory}/{unfinished}")
+        name = unfinished
+    store.remove(f"{directory}/{name}")
+
+
 def clear(directory: str) -> None:
     """Remove every backup of a folder, the unfinished ones too, and the folder if it holds nothing else."""
     for name in store.folders(directory):
         if _NAME.fullmatch(name) or name.startswith(TEMPORARY):
-            store.remove(f"{directory}/{name}")
+            discard(directory, name)
     store.remove_if_empty(directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -80,17 +81,15 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The text of the file."""
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "written": self.written,
-                "about": self.about,
-                "progress": self.progress,
-                "arrays": [[e.key, e.path, list(e.shape), e.dtype, e.crc] for e in self.entries],
-                "files": {path: list(each) for path, each in self.files.items()},
-            },
-            indent=1,
-        ).encode()
+        plain = {
+            "format": FORMAT,
+            "written": self.written,
+            "about": self.about,
+            "progress": self.progress,
+            "arrays": [[e.key, e.path, list(e.shape), e.dtype, e.crc] for e in self.entries],
+            "files": {path: list(each) for path, each in self.files.items()},
+        }
+        return json.dumps(plain | {"checksum": checksum(plain)}, indent=1).encode()
 
 
 def parse(text: bytes, where: str) -> Manifest:
@@ -107,6 +106,8 @@ def parse(text: bytes, where: str) -> Manifest:
         found = json.loads(text)
         if found["format"] != FORMAT:
             raise _bad(where, f"format {found['format']!r}, this version reads format {FORMAT}")
+        if found.pop("checksum") != checksum(found):
+            raise _bad(where, "its checksum is another one: it has other bytes than were written")
         entries = tuple(_entry(each, where) for each in found["arrays"])
         files = {_safe(path, where): _file(each) for path, each in found["files"].items()}
         progress, about, written = found["progress"], found["about"], float(found["written"])
@@ -119,6 +120,11 @@ def parse(text: bytes, where: str) -> Manifest:
     if len({entry.key for entry in entries}) != len(entries):
         raise _bad(where, "an array is named twice")
     return Manifest(entries, files, progress, about, written)
+
+
+def checksum(plain: Mapping[str, Any]) -> str:
+    """SHA-256 of what a manifest says, whatever its spaces; against accidents, not against people."""
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
 
 
 def _entry(found: Any, where: str) -> Entry:

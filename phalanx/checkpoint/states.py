@@ -53,20 +53,28 @@ class Packed:
             if all(isinstance(key, str) for key in state) and _MARK not in state:
                 return {key: self.pack(each, f"{path}/{key}") for key, each in state.items()}
             return {_MARK: ["dict", self.pack([list(pair) for pair in state.items()], path)]}
-        if hasattr(state, "__array__") and hasattr(state, "dtype") and state.dtype != object:
+        if isinstance(state, np.str_):
+            return str(state)
+        if hasattr(state, "__array__") and hasattr(state, "dtype") and _is_number(state.dtype):
             key = f"{self.part}.{len(self.arrays)}"
             self.arrays[key] = np.array(state)
             self.paths[key] = path
             return {_MARK: ["scalar" if isinstance(state, np.generic) else "array", key]}
-        if isinstance(state, (int, float, str)):  # of a class derived from them
-            return next(kind(state) for kind in (int, float, str) if isinstance(state, kind))
+        kind = f" of dtype {state.dtype}" if hasattr(state, "dtype") else ""
         raise CheckpointError(
             message(
-                "A state is made of numbers, texts, lists, dicts and arrays.",
-                f"{path}: {type(state).__module__}.{type(state).__qualname__}",
+                "A state is made of numbers, texts, lists, dicts, and arrays of numbers.",
+                f"{path}: {type(state).__module__}.{type(state).__qualname__}{kind}",
                 "def get_state(self): return {'best': float(self.best)}",
             )
         )
+
+
+def _is_number(dtype: Any) -> bool:
+    """True for booleans and numbers, those of 16 and 8 bits included, which NumPy knows as opaque bytes."""
+    dtype = np.dtype(dtype)
+    opaque = dtype.kind == "V" and dtype.fields is None and not dtype.name.startswith("void")
+    return dtype.kind in "biufc" or opaque
 
 
 def unpack(plain: Any, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -155,7 +155,7 @@ class Writer:
             )
             progress.tell()
             for name in folder.to_prune(folder.rows(self.directory), self._keep):
-                store.remove(f"{self.directory}/{name}")
+                folder.discard(self.directory, name)
         except CheckpointError as failure:
             self._failure = failure
         except BaseException as error:  # nobody sees what is raised in a thread
@@ -168,5 +168,5 @@ class Writer:
         if not self._swept:
             for name in store.folders(self.directory):
                 if name.startswith(folder.TEMPORARY):
-                    store.remove(f"{self.directory}/{name}")
+                    folder.discard(self.directory, name)
             self._swept = True

@@ -16,7 +16,7 @@ from phalanx.cluster import check
 from phalanx.cluster.check import Line, Report
 from phalanx.cluster.rendezvous import meet
 from phalanx.cluster.spec import ClusterSpec, is_host, is_loopback
-from phalanx.errors import ClusterError, message
+from phalanx.errors import ClusterError, SettingError, message
 from phalanx.host import files, machine, probe, wire
 from phalanx.text import quote
 
@@ -63,6 +63,7 @@ def inspect(
     coordinator = spec.workers[0 if spec.count is not None else spec.chief]
     assert coordinator[1] is not None  # a cluster of several workers has ports
     meeting = (coordinator[0], coordinator[1])
+    card = _card(script)
     # the card says only that this is a check: what differs is to be found, and no training is to be met
     try:
         lines = meet(meeting, workers, spec.index, {"purpose": "phalanx cluster check"}, timeout, spec.chief)
@@ -72,7 +73,7 @@ def inspect(
         host = _host(spec, lines)
         try:
             with probe.answering(host) as port:
-                own = _Own(spec.index, host, port, folder, _card(script), found)
+                own = _Own(spec.index, host, port, folder, card, found)
                 return _lead(spec, lines, own) if spec.is_chief else _follow(spec, lines[spec.chief], own)
         except OSError as error:
             for line in lines.values():
@@ -85,7 +86,16 @@ def inspect(
 
 
 def _card(script: str | None) -> dict[str, str]:
-    card = machine.card(script)
+    try:
+        card = machine.card(script)
+    except OSError as error:
+        raise SettingError(
+            message(
+                "A check compares the script on all workers, so that each must be able to read it.",
+                f"{script}: {type(error).__name__}: {error.strerror}",
+                f"ls -l {script}",
+            )
+        ) from error
     if script is None:
         del card[machine.SCRIPT]  # what runs here is the check
     return card

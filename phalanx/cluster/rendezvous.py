@@ -61,11 +61,7 @@ def _host(
     wire.wait_for_name(coordinator[0], deadline)
     try:
         with wire.listen(*coordinator) as listener:
-            while wrong is None and len(there) < len(workers) - 1:
-                guest = wire.accept(listener, deadline)
-                if guest is None:
-                    break
-                hello = guest.receive(min(deadline, wire.now() + _HELLO_SECONDS))
+            for guest, hello in wire.guests(listener, deadline, _HELLO_SECONDS):
                 if hello is None or hello.get("phalanx") != 1:
                     guest.close()  # not one of us: a port scan, a browser
                     continue
@@ -75,6 +71,8 @@ def _host(
                     guest.close()
                 else:
                     there[hello["worker"]] = (guest, hello["card"])
+                if wrong is not None or len(there) == len(workers) - 1:
+                    break
             missing = [i for i in workers if i != index and i not in there]
             if wrong is None and missing:
                 wrong = never_connected(missing, workers, timeout)

@@ -51,7 +51,7 @@ def _doubt_of_loader(data: Any) -> str | None:
     if torch is None or not isinstance(data, torch.utils.data.DataLoader):
         return None
     sampler = getattr(data, "sampler", None)
-    if isinstance(sampler, torch.utils.data.RandomSampler) and sampler.generator is None:
+    if getattr(sampler, "generator", "none of its own") is None:  # all of torch's samplers that draw have one
         return "its shuffling draws from torch's global state, which no backup holds"
     return None
 

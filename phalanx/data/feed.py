@@ -79,6 +79,11 @@ class Feed:
         """Batches of an epoch, as far as is known."""
         return self.steps or self._known
 
+    @property
+    def _rows(self) -> dict[str, int]:
+        alike = self.source.alike
+        return {name: alike[name] for name in ("rows", "rows of a batch") if name in alike}
+
     def expect(self, batches: int) -> None:
         """Take the word of all workers for the batches of one pass."""
         self._known = batches
@@ -138,7 +143,29 @@ class Feed:
             opened=None if self._opened is None else engine.plain_random(self._opened),
             ahead=engine.plain_random(self._ahead) if ahead and self._ahead else None,
             first=self._first,
+            alike=self._rows,
         )
+
+    def check(self, at: Position) -> None:
+        """Refuse to go on within an epoch of other batches.
+
+        Raises:
+            DataError: With the numbers of then and now.
+        """
+        own = self.source.num_batches
+        here, then = ({"batches in a pass": own} | self._rows), ({"batches in a pass": at.known} | at.alike)
+        odd = [name for name in here if own is not None and here[name] != then.get(name)]
+        if odd and (at.open or at.hooks % 2):
+            raise DataError(
+                message(
+                    "An epoch that was begun goes on with the same global batches.",
+                    f"{self.source.name}: "
+                    + ", ".join(
+                        f"{here[name]} {name} ({then.get(name)} when it was backed up)" for name in odd
+                    ),
+                    "fit(x, y, batch_size=...)   # as before; or remove the backups, to start anew",
+                )
+            )
 
     def resume(self, at: Position) -> int:
         """Go to a position, in a feed that nobody has read from; the next epoch is the rest of that one.
@@ -147,19 +174,8 @@ class Feed:
 
         Returns:
             Batches that were read to get there.
-
-        Raises:
-            DataError: A pass that was begun has another number of batches now.
         """
         own = self.source.num_batches
-        if own is not None and own != at.known and (at.open or at.hooks % 2):
-            raise DataError(
-                message(
-                    "An epoch that was begun goes on with the same global batches.",
-                    f"{self.source.name}: {own} batches in a pass, {at.known} when it was backed up",
-                    "fit(x, y, batch_size=...)   # as before; or remove the backups, to start anew",
-                )
-            )
         states = dict(map(tuple, at.drawn))
         for number in range(at.hooks):
             if number in states:

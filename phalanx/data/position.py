@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+_MOST = 2**40
+
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
@@ -26,6 +28,7 @@ class Position:
         opened: Global random state from which the last pass drew its order.
         ahead: The same before the next batch was read; None if it was not.
         first: Checksum of the first batch; None where it was not looked at.
+        alike: Rows and rows of a batch, where the data tells them.
     """
 
     hooks: int = 0
@@ -39,6 +42,12 @@ class Position:
     opened: Any = None
     ahead: Any = None
     first: int | None = None
+    alike: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counts = [self.hooks, self.step, *self.reads, *([] if self.known is None else [self.known])]
+        if not all(type(each) is int and 0 <= each < _MOST for each in counts) or self.hooks > _MOST >> 20:
+            raise ValueError(f"counts of a position: {str(counts)[:200]}")
 
     @property
     def total(self) -> int:

@@ -69,7 +69,7 @@ def holds(folder: str, name: str, text: str, seconds: float) -> bool:
     path = pathlib.Path(folder) / pathlib.Path(name).name
     until = time.monotonic() + seconds
     while True:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # not there yet, or not for this user to read
             return path.read_text(encoding="ascii", errors="replace") == text
         if time.monotonic() >= until:
             return False

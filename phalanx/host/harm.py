@@ -40,7 +40,7 @@ def kill_at_files(thread: str, writing: bool, below: str, number: int, first: Ca
     Args:
         thread: Name of the thread whose operations count.
         writing: Operations that change something count; otherwise those that open files to read.
-        below: Only files whose path begins so count.
+        below: Only files of this folder count, and it.
         number: Which of them, from 1 on.
         first: Called just before.
     """
@@ -52,7 +52,7 @@ def kill_at_files(thread: str, writing: bool, below: str, number: int, first: Ca
         path = str(arguments[0]) if arguments else ""
         changes = event in _CHANGES or (event == "open" and _writes(arguments))
         counts = changes if writing else event == "open" and not changes
-        if counts and path.startswith(below):
+        if counts and f"{path}/".startswith(f"{below}/"):
             left[0] -= 1
             if left[0] == 0:
                 first()

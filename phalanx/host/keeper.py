@@ -9,9 +9,10 @@ import os
 import pathlib
 import signal
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 
-from phalanx.host import watch
+from phalanx.host import progress, watch
 from phalanx.host.family import Child, Family
 
 _MOST = 256 * 1024  # bytes of one answer
@@ -32,6 +33,7 @@ class Keeper:
         self._status: int | None = None
         self._open: dict[int, int] = {}  # file descriptors, each with 1 or 2: what it is of the child
         self._holder: socket.socket | None = None
+        self._sign: int | None = None  # a file without a name, in which the process says that it got on
 
     def place(self, folder: str, script: str | None) -> tuple[int, str]:
         """Hold a free port until the process starts, and look for the script.
@@ -65,6 +67,9 @@ class Keeper:
         self._family = Family().__enter__()
         if self._holder is not None:
             self._holder.close()
+        if sys.platform == "linux":
+            self._sign = os.memfd_create("progress")
+            changes = {**changes, progress.VARIABLE: f"/proc/{os.getpid()}/fd/{self._sign}"}
         self._child = self._family.start_python(arguments, {**os.environ, **changes})
         self._open = {self._child.out: 1, self._child.err: 2}
 
@@ -89,6 +94,10 @@ class Keeper:
             if said or self._status is not None or watch.now() >= until:
                 return said, None if said else self._status
             watch.pause(self._open, min(until, watch.now() + 0.05))
+
+    def saved(self) -> int:
+        """Backups that the process has completed."""
+        return 0 if self._sign is None else os.fstat(self._sign).st_size
 
     def end(self, name: str) -> bool:
         """Send a signal to the process and all that it has started.

@@ -13,6 +13,8 @@ from typing import Any
 from phalanx.host.watch import now
 
 _LONGEST = 64 * 1024
+_MOST_SILENT = 256  # connections that may say nothing at once
+_WHOLE = 1.0  # seconds for the rest of an object that has begun
 
 
 class Wire:
@@ -86,16 +88,32 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def accept(listener: socket.socket, deadline: float) -> Wire | None:
-    """The next connection, or None if there is none before the deadline."""
-    left = deadline - now()
-    if left <= 0:
-        return None
-    listener.settimeout(left)
+def guests(listener: socket.socket, deadline: float, patience: float) -> Iterator[tuple[Wire, Any]]:
+    """Connections as they speak, each with the first object that it says, or None for anything else.
+
+    One that stays silent keeps nobody waiting: it is closed after `patience` seconds, the longest silent of
+    very many at once. The iterator ends at the deadline.
+    """
+    silent: dict[socket.socket, float] = {}  # connections that have said nothing yet, oldest first
+    listener.setblocking(False)
     try:
-        return Wire(listener.accept()[0])
-    except TimeoutError:
-        return None
+        while (moment := now()) < deadline:
+            late = [line for line, since in silent.items() if moment - since > patience]
+            for line in [*late, *list(silent)[: max(0, len(silent) - _MOST_SILENT)]]:
+                if silent.pop(line, None) is not None:
+                    line.close()
+            ready, _, _ = select.select([listener, *silent], [], [], min(1.0, deadline - moment))
+            for line in ready:
+                if line is not listener:
+                    del silent[line]
+                    guest = Wire(line)
+                    yield guest, guest.receive(min(deadline, now() + _WHOLE))
+                    continue
+                with contextlib.suppress(OSError):  # gone again before we looked
+                    silent[listener.accept()[0]] = now()
+    finally:
+        for line in silent:
+            line.close()
 
 
 def connect(host: str, port: int, deadline: float, pause: float = 0.05) -> Wire | str:

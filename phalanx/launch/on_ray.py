@@ -5,9 +5,10 @@ Ray places and carries; an actor on each place keeps one process, which is the s
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.errors import PhalanxError, SettingError, message
@@ -77,6 +78,10 @@ def supervise_on_ray(job: RayJob, environ: Mapping[str, str], settings: Settings
         ray.shutdown()
 
 
+class _Told(Exception):
+    """The launcher is told to end while it waits for the cluster."""
+
+
 class _Gang:
     """The workers of one run."""
 
@@ -89,7 +94,8 @@ class _Gang:
 
     def run(self, history: Sequence[Exit], settings: Settings) -> tuple[Exit, str]:
         started = watch.now()
-        self._start()
+        with contextlib.suppress(_Told):
+            self._start()
         culprit, told = None, self._turns.told
         exit = ending(None, started, len(self._asked), told)
         while exit.told is None and decide(history, exit, watch.now(), settings.policy).action == "wait":
@@ -101,6 +107,7 @@ class _Gang:
         self._end(settings.grace)
         for worker in self._workers:
             flush(self._turns, worker)
+        exit = replace(exit, saved=self._saved())
         return exit, culprit.worker.tail.text() if culprit is not None else ""
 
     def close(self) -> None:
@@ -120,7 +127,7 @@ class _Gang:
         room = all(found.get(kind, 0) >= count * job.workers for kind, count in bundle.items())
         if room:
             self._group = ray.util.placement_group([bundle] * job.workers, strategy="SPREAD")
-        if not room or not self._group.wait(_PLACED):
+        if not room or not self._patiently(self._group.wait):
             raise SettingError(
                 message(
                     "All workers have a place at once, or none starts.",
@@ -158,8 +165,12 @@ class _Gang:
         self._asked = {actor.hear.remote(_HEAR): index for index, actor in enumerate(self._actors)}
 
     def _ask(self, questions: Sequence[Any]) -> list[Any]:
+        def answered(seconds: float) -> bool:
+            return not self._ray.wait(list(questions), num_returns=len(questions), timeout=seconds)[1]
+
         try:
-            return list(self._ray.get(list(questions), timeout=_PLACED))
+            self._patiently(answered)
+            return list(self._ray.get(list(questions), timeout=0))
         except self._ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, PhalanxError):
@@ -172,6 +183,24 @@ class _Gang:
                 )
             ) from None
 
+    def _patiently(self, wait: Callable[[float], bool]) -> bool:
+        """Wait a little again and again, and look in between whether the launcher is told to end.
+
+        Returns:
+            Whether it came to pass in time.
+
+        Raises:
+            _Told: The launcher is told to end.
+        """
+        until = watch.now() + _PLACED
+        while watch.now() < until:
+            if wait(_HEAR):
+                return True
+            self._turns.turn((), watch.now() + 0.02)
+            if self._turns.told is not None:
+                raise _Told
+        return False
+
     def _turn(self) -> list[Ended]:
         """Hear those that have something to say.
 
@@ -181,7 +210,7 @@ class _Gang:
         self._turns.turn((), watch.now() + 0.02)
         if not self._asked or self._turns.console.full:
             return []
-        ready, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=0.1)
+        ready, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0.1)
         ended = []
         for each in ready:
             worker = self._workers[self._asked.pop(each)]
@@ -206,6 +235,16 @@ class _Gang:
         until = watch.now() + 1.0
         while self._asked and watch.now() < until:
             self._turn()
+
+    def _saved(self) -> int:
+        """Backups that became complete in this run, as far as the nodes can still say so."""
+        asked = [actor.saved.remote() for actor in self._actors]
+        done, _ = self._ray.wait(asked, num_returns=len(asked), timeout=5.0) if asked else ([], [])
+        total = 0
+        for each in done:
+            with contextlib.suppress(self._ray.exceptions.RayError):  # gone with all that it kept
+                total += self._ray.get(each)
+        return total
 
     def _signal(self, name: str, seconds: float) -> bool:
         """Whether anything is left of any worker that can be asked."""

@@ -7,16 +7,13 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from phalanx.cluster import check
-from phalanx.cluster.rendezvous import meet
 from phalanx.cluster.resolution import resolve
 from phalanx.cluster.spec import ClusterSpec
 from phalanx.engine import runtime
-from phalanx.errors import ClusterError, SettingError, WorkerLost, message, warn
-from phalanx.host import machine, wire
+from phalanx.errors import SettingError, WorkerLost, message, warn
 from phalanx.precision import Precision
 from phalanx.strategies.base import Strategy
-from phalanx.strategies.watch import Watch
+from phalanx.strategies.joining import join
 
 
 class MultiWorkerMirroredStrategy(Strategy):
@@ -73,7 +70,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         self.cluster_resolver = _checked(cluster_resolver)
         exchange = None
         if self.cluster_resolver.num_workers > 1:
-            exchange = _join(self.cluster_resolver, connect_timeout, peer_timeout)
+            exchange = join(self.cluster_resolver, connect_timeout, peer_timeout)
         super().__init__(None, view=view, host_only=host_only, precision=precision, exchange=exchange)
 
     @property
@@ -159,39 +156,6 @@ def _checked(given: Any) -> ClusterSpec:
             )
         )
     return spec
-
-
-_joined: dict[ClusterSpec, runtime.Exchange] = {}  # a process joins once; later strategies share it
-
-
-def _join(spec: ClusterSpec, connect_timeout: float, peer_timeout: float) -> runtime.Exchange:
-    """Meet, join the runtime, and keep watch."""
-    if spec in _joined:
-        return _joined[spec]
-    known = spec.addresses
-    workers = {i: known[i] if i < len(known) else "address unknown" for i in range(spec.num_workers)}
-    assert spec.coordinator is not None  # a ClusterSpec of several workers has one
-    coordinator = _split(spec.coordinator)
-    own = known[spec.index] if spec.index < len(known) else spec.coordinator
-    near = {host: wire.addresses_of(host) for host in {coordinator[0], _split(own)[0]}}
-    if (wrong := check.itself(spec, near)) is not None:
-        raise ClusterError(wrong)
-    lines = meet(coordinator, workers, spec.index, machine.card(), connect_timeout, spec.chief)
-    runtime.join(
-        spec.coordinator,
-        spec.num_workers,
-        spec.index,
-        _split(known[spec.index])[0] if spec.index < len(known) else None,
-        timeout=connect_timeout,
-        peer_timeout=peer_timeout,
-    )
-    _joined[spec] = Watch(lines, workers, peer_timeout).exchange
-    return _joined[spec]
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _json(value: Any) -> str:

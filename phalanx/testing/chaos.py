@@ -41,7 +41,8 @@ class Chaos(engine.Callback):
         super().__init__()
         text = env.read(VARIABLE)
         self.script = script if script is not None or text is None else parse(text)
-        self._worker = self._epoch = self._done = 0
+        self._worker = self._done = 0
+        self._batch = -1
         self._first = True
         self._armed: set[int] = set()
 
@@ -63,17 +64,24 @@ class Chaos(engine.Callback):
                 most = 1 if self._worker else 3  # the chief looks at every byte, the others read one manifest
                 self._at_files(number, fault, "MainThread", writing=False, most=most)
 
+    def get_state(self) -> dict[str, int]:
+        """What a run that goes on must know: steps since its start, and the last batch of the epoch."""
+        return {"done": self._done, "batch": self._batch}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Go on counting."""
+        self._done, self._batch = state["done"], state["batch"]
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Count from here."""
-        self._epoch = epoch
+        """Batches are counted anew."""
+        self._batch = -1
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Kill in the first step of a run, if the script says so."""
         if self.script is None or not self._first:
             return
         self._first = False
-        step = self._step(batch)
-        self._note("first", step)
+        self._note("first", self._done + 1)
         for number, fault in self._again("kill compiling"):
             harm.kill_later(_MOMENT, functools.partial(self._fired, number, fault))
             return
@@ -82,7 +90,8 @@ class Chaos(engine.Callback):
         """Bring about what is due after this step."""
         if self.script is None:
             return
-        step = self._step(batch)
+        self._done += batch - self._batch  # more than one where an execution has several
+        self._batch, step = batch, self._done
         self._note("step", step)
         for number, fault in enumerate(self.script.faults):
             if fault.worker == self._worker and fault.step <= step and not self._is(number, "fault"):
@@ -97,7 +106,7 @@ class Chaos(engine.Callback):
                 harm.send_to_self("SIGKILL")
         elif what in ("kill", "stop", "terminate", "flip"):
             if what == "flip":
-                self._flip()
+                self._flip(manifest=number % 2 == 1)
             if self._fired(number, fault):
                 harm.send_to_self({"stop": "SIGSTOP", "terminate": "SIGTERM"}.get(what, "SIGKILL"))
         elif what in ("readonly", "full") and self._fired(number, fault):
@@ -112,10 +121,13 @@ class Chaos(engine.Callback):
                     )
                 )
 
-    def _flip(self) -> None:
-        """Harm the newest backup, in its largest file."""
+    def _flip(self, manifest: bool) -> None:
+        """Harm the newest backup, in its manifest or in its largest file."""
         newest = folder.latest(self._script.backups)
         if newest is None:
+            return
+        if manifest:
+            harm.flip_byte(f"{newest}/manifest.json")
             return
         sizes = store.files(f"{newest}/arrays")
         harm.flip_byte(f"{newest}/arrays/{max(sizes, key=sizes.__getitem__)}")
@@ -152,11 +164,6 @@ class Chaos(engine.Callback):
 
     def _marker(self, number: int, kind: str) -> str:
         return f"{self._script.notes}/{kind}-{number:03d}"
-
-    def _step(self, batch: int) -> int:
-        """Steps since the start of the run, this one included."""
-        self._done = self._epoch * (self.params.get("steps") or 0) + batch + 1
-        return self._done
 
     def _note(self, what: str, step: int) -> None:
         line = json.dumps({"at": store.wall_clock(), "what": what, "step": step})

@@ -27,6 +27,7 @@ from phalanx.training.moment import Fit, Moment, Phase
 from phalanx.training.no_backups import NoBackups
 from phalanx.training.together import Word
 
+_SELDOM = 20  # times as long as the user's notice takes, until it is asked again
 _log = logging.getLogger("phalanx")
 
 
@@ -68,9 +69,10 @@ class Backups(NoBackups):
         self._chief = fit.home.strategy.is_chief
         self._writer = Writer(plan.directory, plan.keep)
         self._notice = Notice() if plan.on_preemption else None
-        self._failed: CheckpointError | None = None
+        self._failed: Exception | None = None
         self._from: Moment | None = None
         self._said = False
+        self._ask_at = 0.0
         self._updates = self._saved = 0
         self._since = now()
         for feed in (fit.feed, fit.val_feed):
@@ -106,15 +108,11 @@ class Backups(NoBackups):
         found, error = None, None
         try:
             found = moment.read(fit, folder.open_backup(f"{directory}/{name}"))
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-        ) as refused:  # a CheckpointError, or what the disk has to say
+        except Exception as refused:  # a CheckpointError, or what the disk or the storage has to say
             error = refused
         together.all_or_none(fit.home, "a backup", error)
         assert found is not None
-        moment.put(fit, found)
+        moment.put(fit, found, say=self._chief)
         self._updates = self._saved = found.updates
         self._from = found
         if self._chief:
@@ -154,11 +152,12 @@ class Backups(NoBackups):
             self._writer.check()
         except CheckpointError as failure:
             self._failed = failure
+        leave = self._told()
         return Word(
             stop=bool(model.stop_training),
             save=self._chief and self._due(epoch_ended=False),
-            leave=self._told(),
-            failed=str(self._failed or ""),
+            leave=leave,
+            failed=self._trouble(),
         )
 
     def sure(self) -> bool:
@@ -175,12 +174,15 @@ class Backups(NoBackups):
     def trained(self, epoch: int, logs: Any) -> Callable[[Runner], None] | None:
         if self._notice is None:
             return None
-        fit, parts = self.fit, ("non_trainable", "metrics")  # what a validation changes
+        fit = self.fit
+        # What a validation changes by itself; a callback may swap weights for the time of it.
+        parts = engine.PARTS if engine.may_write_weights(fit.callbacks) else ("non_trainable", "metrics")
         before = moment.take(fit, "trained", epoch, self._updates, logs, parts=parts)
-        pulse = together.Pulse(fit.home.strategy.exchange, epoch)
+        pulse = together.Pulse(fit.home.strategy.exchange, epoch, "'s validation")
 
         def watch(runner: Runner) -> None:
-            said = pulse.look(Word(leave=self._told(), failed=str(self._failed or "")))
+            leave = self._told()
+            said = pulse.look(Word(leave=leave, failed=self._trouble()))
             self._obey(said, lambda: moment.completed(fit, before, runner))
 
         return watch
@@ -194,12 +196,12 @@ class Backups(NoBackups):
             self._save(taken)
 
     def done(self) -> None:
-        error = None
+        error = self._failed
         try:
             self._writer.drain()
-            if self._chief and self.plan.delete_on_success:
+            if self._chief and self.plan.delete_on_success and error is None:
                 folder.clear(self.plan.directory)
-        except CheckpointError as failure:
+        except Exception as failure:
             error = failure
         together.all_or_none(self.fit.home, "the last backup", error)
 
@@ -210,7 +212,7 @@ class Backups(NoBackups):
             try:
                 if any(not row.name.startswith(folder.TEMPORARY) for row in folder.rows(self.plan.directory)):
                     name = store.name(whole.newest_good(self.plan.directory).path)
-            except (OSError, CheckpointError) as refused:
+            except Exception as refused:
                 error = refused
         together.all_or_none(self.fit.home, "a look at the backups", error)
         exchange = self.fit.home.strategy.exchange
@@ -237,19 +239,34 @@ class Backups(NoBackups):
             self._said = True
             _log.warning(rhythm.due(1, 0.0, False, cost).reason)
 
+    def _trouble(self) -> str:
+        return "" if self._failed is None else str(self._failed) or type(self._failed).__name__
+
     def _told(self) -> str:
         """Why this worker has to go; empty while nobody wants it to."""
         if self._notice is None:
             return ""
-        own = self.plan.notice() if self.plan.notice is not None else None
-        return self._notice.seen() or (str(own) if own else "")
+        return self._notice.seen() or self._noticed()
+
+    def _noticed(self) -> str:
+        """What the user's own function says; a slow one is asked so seldom that it costs little."""
+        if self.plan.notice is None or now() < self._ask_at:
+            return ""
+        since = now()
+        try:
+            own = self.plan.notice()
+        except Exception as failure:  # on this worker alone: all hear of it at the next look
+            self._failed = failure
+            return ""
+        self._ask_at = now() + _SELDOM * (now() - since)
+        return str(own) if own else ""
 
     def _save(self, taken: Callable[[], Snapshot]) -> None:
         if self._chief:
             try:
                 self._writer.wait()
                 self._writer.save(taken())
-            except CheckpointError as failure:  # or the last one's: all hear of it at the next look
+            except Exception as failure:  # the last one's, or a state's: all hear of it at the next look
                 self._failed = failure
             self._say_interval()
         self._saved, self._since = self._updates, now()
@@ -271,7 +288,7 @@ class Backups(NoBackups):
                 self._writer.wait()
                 self._writer.save(taken())
                 self._writer.drain()
-        except CheckpointError as failure:
+        except Exception as failure:
             error = failure
         together.all_or_none(self.fit.home, "the last backup", error)
         if self._chief:
@@ -283,7 +300,7 @@ class Backups(NoBackups):
         error = None
         try:
             moment.states_of(self.fit)
-        except CheckpointError as refused:
+        except Exception as refused:
             error = refused
         together.all_or_none(self.fit.home, "the states of callbacks", error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -160,6 +160,7 @@ def read(fit: Fit, backup: Backup) -> Moment:
 
     Raises:
         CheckpointError: The model differs, or the backup does not hold a moment of a `fit`.
+        DataError: It stands within an epoch of other batches.
     """
     engine.build_optimizer(fit.model)
     entries = whole.check(fit.model, backup)
@@ -169,9 +170,14 @@ def read(fit: Fit, backup: Backup) -> Moment:
     found = backup.manifest.progress
     try:
         validation = found["validation"]
+        # that all can be done is seen before anything is changed
         for _, state in found["callbacks"]:
-            unpack(state, arrays)  # that it can be done is seen before anything is changed
-        return Moment(
+            unpack(state, arrays)
+        engine.check_random_state(found["random"])
+        Skips().set_state(found["skips"])
+        if found["phase"] not in get_args(Phase):
+            raise ValueError(f"phase {found['phase']!r}")
+        moment = Moment(
             phase=found["phase"],
             epoch=int(found["epoch"]),
             step=int(found["step"]),
@@ -195,15 +201,24 @@ def read(fit: Fit, backup: Backup) -> Moment:
                 "phalanx.checkpoint.restore(model, directory)   # for one that checkpoint.save wrote",
             )
         ) from error
+    fit.feed.check(moment.data)
+    return moment
 
 
-def put(fit: Fit, moment: Moment) -> None:
-    """Give the model and the callbacks what they had."""
+def put(fit: Fit, moment: Moment, say: bool = False) -> None:
+    """Give the model and the callbacks what they had.
+
+    Args:
+        fit: What runs.
+        moment: Where it stood.
+        say: Name the callbacks that had states and are not there.
+    """
     whole.put(fit.model, moment.values)
     adopt(fit.model, fit.home.strategy)
     states = [(name, unpack(state, moment.arrays)) for name, state in moment.callbacks]
+    fit.skips.set_state(moment.skips)
     lost = engine.set_callback_states(fit.callbacks, states)
-    if lost:
+    if lost and say:
         warn(
             message(
                 "A run goes on with the callbacks that it began with.",
@@ -229,7 +244,6 @@ def put_data(fit: Fit, moment: Moment) -> int:
 
 def put_counts(fit: Fit, moment: Moment, runner: Runner) -> None:
     """Go on counting within the epoch."""
-    fit.skips.set_state(moment.skips)
     if moment.counts is not None and isinstance(runner.step, Counted):
         counts = [np.int32(each) for each in moment.counts]
         runner.step.counts = fit.home.strategy.placement.replicate(counts)

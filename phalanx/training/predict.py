@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from phalanx.data.pipeline import PipelineSource
 from phalanx.engine import arrays
 from phalanx.engine import keras as engine
 from phalanx.errors import DataError, message
@@ -62,6 +63,13 @@ def predict(
     def fetch(results: Any, sizes: tuple[int, ...]) -> Any:
         return placement.own_part(results, sizes) if own else arrays.to_host(results)
 
+    def host_rows(batch: arrays.Placed) -> dict[str, Any]:
+        """Columns that stay on the host, of the rows that come out; a pipeline has no others."""
+        if not own or isinstance(feed.source, PipelineSource):
+            return batch.host
+        start, stop = placement.own(batch.rows)
+        return {name: column[start:stop] for name, column in batch.host.items()}
+
     try:
         callbacks.on_predict_begin()
         runner = Runner(model, home, "predict own" if own else "predict", PREDICT)
@@ -75,7 +83,7 @@ def predict(
             if heard:
                 shown = [fetch(*each) for each in done] if own else results
                 logs = {"outputs": shown[0] if len(shown) == 1 else _joined(shown)}
-                logs |= _joined([batch.host for batch in group.batches])  # columns that stay on the host
+                logs |= _joined([host_rows(batch) for batch in group.batches])
                 callbacks.on_predict_batch_end(group.last, logs)
             waiting.extend(done)
             while len(waiting) > runner.window.depth:  # free the devices as we go

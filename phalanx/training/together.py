@@ -140,10 +140,12 @@ class Pulse:
     Args:
         exchange: Where workers tell each other; None for one worker, where nothing is asked.
         epoch: Which epoch it is, for texts.
+        what: What has these steps, for texts.
     """
 
-    def __init__(self, exchange: runtime.Exchange | None, epoch: int) -> None:
-        self.exchange, self.epoch, self.step = exchange, epoch, 0
+    def __init__(self, exchange: runtime.Exchange | None, epoch: int, what: str = "") -> None:
+        self.exchange, self.step = exchange, 0
+        self.place = f"epoch {epoch + 1}{what}"
         self._left = self._every = 1
         self._since = now()
 
@@ -157,7 +159,7 @@ class Pulse:
         if self.exchange is None:
             return own
         self.step += 1
-        self.exchange.place = f"step {self.step} of epoch {self.epoch + 1}"
+        self.exchange.place = f"step {self.step} of {self.place}"
         self._left -= 1
         if self._left and not sure:
             return Word()
@@ -202,7 +204,8 @@ def all_or_none(home: Home, what: str, error: Exception | None) -> None:
         CheckpointError: With this worker's own cause, or the first other one's.
     """
     exchange = home.strategy.exchange
-    texts = [] if exchange is None else exchange.gather(what, "" if error is None else str(error))
+    own = "" if error is None else str(error) or type(error).__name__
+    texts = [] if exchange is None else exchange.gather(what, own)
     if error is not None:
         raise error
     for worker, text in enumerate(texts):

@@ -113,6 +113,19 @@ def test_a_hello_of_another_cluster_is_refused(hello):
     assert isinstance(judge(hello, 0, {0: "a", 1: "b"}, CARD, {}), ClusterError)
 
 
+def test_strangers_that_say_nothing_keep_nobody_waiting(pool, monkeypatch):
+    """More of them than the timeout has patience for one by one; some begin to speak, and some are too many."""
+    monkeypatch.setattr(wire, "_MOST_SILENT", 4)
+    port, names = free_port(), {0: "a", 1: "b"}
+    chief = pool.submit(meet, ("127.0.0.1", port), names, 0, CARD, 20.0)
+    strangers = [wire.connect("127.0.0.1", port, wire.now() + 10) for _ in range(8)]
+    strangers[0].socket.sendall(b"GET / HTTP/1.1")
+    other = meet(("127.0.0.1", port), names, 1, CARD, 20.0)
+    lines = chief.result(timeout=30)
+    assert sorted(lines) == [1] and sorted(other) == [0]
+    close(lines, other, dict(enumerate(strangers)))
+
+
 def test_messages_longer_than_64_kib_count_as_nothing():
     left, right = socket.socketpair()
     sender = threading.Thread(target=lambda: wire.Wire(left).send({"x": "y" * 200_000}))

@@ -71,3 +71,30 @@ def test_one_flat_buffer_gives_the_one_device_result(workers, replicas, one_devi
     every = sorted(size for each in buffers for size in each)
     assert len(buffers) == 1 and every[-1] >= trained, buffers
     assert sum(every[:-1]) < 10, buffers  # the rest is a few sums of metrics, in the same all-reduce
+
+
+DROPS = """
+def train(scope):
+    keras.utils.set_random_seed(0)
+    with scope():
+        inputs = x = keras.Input((4, 2))
+        x = x + keras.layers.MultiHeadAttention(1, 2, use_bias=False, dropout=0.2)(x, x)
+        x = keras.layers.Flatten()(keras.layers.Dropout(0.3)(x))
+        model = keras.Model(inputs, keras.layers.Dense(1)(x), name="net")
+        model.compile("sgd", "mse")
+    history = model.fit(X.reshape(70, 4, 2)[:65], Y[:65], batch_size=32, epochs=2, verbose=0).history
+    values = {f"weight {i}": w.tolist() for i, w in enumerate(model.get_weights())}
+    return values | history | {f"seed {i}": np.asarray(v).tolist() for i, v in enumerate(model.non_trainable_variables)}
+"""
+
+
+def test_dropout_has_the_masks_of_one_device(tmp_path):
+    """Attention's and a layer's own; a remainder of one row leaves the second worker nothing to draw for."""
+    alone = DROPS + 'print("result", json.dumps([train(phalanx.OneDeviceStrategy("cpu:0").scope), ""]))\n'
+    ours = DROPS + 's = cluster()\nprint("result", json.dumps([train(s.scope), str(s.report())]))\n'
+    ((wanted, _),) = run(alone, tmp_path, count=1)[0]
+    found = run(ours, tmp_path)
+    values, report = found[0][0]
+    assert "one flat buffer: every layer" in report
+    assert_close(values, wanted)
+    assert found[1][0][0] == values

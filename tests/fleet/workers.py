@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parent.parent.parent
+KEPT = ("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE")  # programs that an earlier test has compiled
 START = """
 import json, os, signal, sys, time
-sys.modules["tensorflow"] = None  # Keras would load it for its seed alone: 2 s in each worker
+sys.modules["tensorflow"] = sys.modules["sklearn"] = None  # Keras loads them where they are, for nothing of ours
 import numpy as np
 import phalanx
 import keras
@@ -83,7 +84,9 @@ class Fleet:
         self.running = {}
         for index in range(count) if only is None else only:
             environ = {
-                k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "KERAS_", "TF_"))
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith(KEPT) or not name.startswith(("JAX_", "XLA_", "KERAS_", "TF_"))
             }
             environ |= {
                 "TF_CONFIG": (configs or {}).get(index) or tf_config(ports, index),
@@ -138,10 +141,10 @@ class Fleet:
         return ended
 
 
-def run(script, folder, **options):
+def run(script, folder, seconds=150, **options):
     """Run a script on workers that must all end well; their results, by index."""
     with Fleet(script, folder, **options) as fleet:
-        ended = fleet.wait()
+        ended = fleet.wait(seconds)
     for index, each in ended.items():
         assert each.code == 0, f"worker {index} ended with {each.code}:\n{each.out}\n{each.err}"
     return {index: each.results for index, each in ended.items()}

@@ -10,6 +10,7 @@ import pytest
 
 import phalanx
 from phalanx.checkpoint import folder, inspect, latest, restore, save
+from phalanx.checkpoint.manifest import checksum
 from phalanx.host import store
 
 X = np.random.default_rng(0).normal(size=(48, 6)).astype("float32")
@@ -109,6 +110,14 @@ def flip(path):
     file.write_bytes(bytes(data))
 
 
+def flip_manifest(path):
+    """One digit that is a digit still: no form tells it from a good one."""
+    file = path / "manifest.json"
+    text = file.read_text()
+    at = text.index('"updates": ') + len('"updates": ')
+    file.write_text(text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :])
+
+
 def lose(path):
     largest(path).unlink()
 
@@ -134,7 +143,7 @@ def without_arrays(path):
 
 
 @pytest.mark.parametrize(
-    "harm", [cut, flip, lose, empty, more, empty_manifest, without_manifest, without_arrays]
+    "harm", [cut, flip, flip_manifest, lose, empty, more, empty_manifest, without_manifest, without_arrays]
 )
 def test_a_damaged_newest_backup_is_named_and_the_one_before_is_used(two, harm):
     """Reports, row 39."""
@@ -181,11 +190,12 @@ def test_a_changed_model_is_told_line_by_line_and_nothing_is_loaded(two, monkeyp
 
 
 def rewrite(backup, change):
-    """Change what a manifest says."""
+    """Change what a manifest says, as somebody does who knows its form."""
     path = backup / "manifest.json"
     found = json.loads(path.read_text())
+    del found["checksum"]
     change(found)
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(found | {"checksum": checksum(found)}))
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "arrays/../../x", "a\\b", ""])

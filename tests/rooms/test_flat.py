@@ -38,6 +38,13 @@ def functional(mixes):
     return made
 
 
+def broadcasting():
+    x = keras.Input((8,))
+    made = keras.Model(x, L.Dense(1)(x - L.Reshape((1, 8))(x)))  # every row minus every row
+    made.compile("sgd", "mse")
+    return made
+
+
 def own():
     made = Own()
     made.compile("sgd", "mse")
@@ -49,7 +56,8 @@ def mean_over_rows(y, p):
 
 
 ONE_BY_ONE = {
-    "draws random numbers": lambda: model(L.Dropout(0.1)),
+    "draws random numbers": lambda: model(L.Dropout(0.1, noise_shape=(1, 4, 8))),
+    "Subtract": lambda: broadcasting(),
     "BatchNormalization": lambda: model(L.BatchNormalization()),
     "OwnLayer": lambda: model(OwnLayer()),
     "code of its own": own,
@@ -94,7 +102,7 @@ def test_a_network_of_keras_own_row_by_row_layers_travels_flat():
     made = model(
         L.Dense(8, kernel_regularizer="l2"),
         inner,
-        L.Dropout(0.0),
+        L.Dropout(0.3),
         L.Flatten(),
         L.Dense(3, activation="softmax"),
         loss="sparse_categorical_crossentropy",
@@ -102,3 +110,7 @@ def test_a_network_of_keras_own_row_by_row_layers_travels_flat():
     travel = decide(engine.crossing(ready(made)))
     assert travel.flat, travel.reason
     assert decide(engine.crossing(ready(functional(mixes=False)))).flat
+    x = keras.Input((4, 8))
+    made = keras.Model(x, (x + np.ones((4, 8))) * x - L.MultiHeadAttention(2, 4, dropout=0.1)(x, x) / 2)
+    made.compile("sgd", "mse")
+    assert decide(engine.crossing(ready(made))).flat

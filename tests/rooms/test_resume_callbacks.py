@@ -1,12 +1,14 @@
 """Callbacks go on from where they were: what they counted, what was best, what they have seen."""
 
+import signal
+
 import keras
 import numpy as np
 import pytest
 
 import phalanx
 from phalanx.errors import CheckpointError, PhalanxWarning
-from tests.rooms.resuming import TWICE, StopAt, X, Y, arrays, check, run
+from tests.rooms.resuming import TWICE, StopAt, X, Y, arrays, check, everything, fresh, run, usual
 
 LATE = [StopAt(1, 3), StopAt(2, "end"), StopAt(3, 0)]
 
@@ -63,6 +65,45 @@ def test_the_noise_scale(tmp_path):
 
     _, _, history = check(steep, tmp_path, TWICE, callbacks=noise)
     assert "noise_scale" in history
+
+
+def averaging():
+    return usual(keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.5))
+
+
+def test_weights_that_are_swapped_for_averages_between_epochs(tmp_path):
+    def swap():
+        return keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+
+    validated(swap, tmp_path, make=averaging)
+
+
+def test_weights_that_are_swapped_for_a_validation_in_which_the_run_is_told_to_go(tmp_path):
+    """The backup has the weights of training, not those of the validation."""
+    wanted = run(arrays, tmp_path, (), make=averaging, callbacks=swap_in_validation, **VALIDATED)
+    told = iter([None] * 9 + ["go"] + [None] * 100)  # 6 steps, then in the validation
+    backup = phalanx.callbacks.BackupAndRestore(tmp_path / "left", on_preemption=lambda: next(told))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match="75"):
+            extra = [*swap_in_validation(), backup]
+            fresh(averaging).fit(**arrays(), epochs=3, verbose=0, callbacks=extra, **VALIDATED)
+    finally:
+        signal.signal(signal.SIGTERM, before)  # a process that is told to go ignores it until it has gone
+    assert phalanx.checkpoint.inspect(tmp_path / "left").manifest.progress["phase"] == "trained"
+    model = fresh(averaging)
+    extra = [*swap_in_validation(), phalanx.callbacks.BackupAndRestore(tmp_path / "left")]
+    history = model.fit(**arrays(), epochs=3, verbose=0, callbacks=extra, **VALIDATED)
+    assert history.history == wanted[2]
+    for a, b in zip(everything(model), wanted[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+VALIDATED = {"validation_data": (X[:40], Y[:40] + 3), "validation_batch_size": 8}
+
+
+def swap_in_validation():
+    return [keras.callbacks.SwapEMAWeights()]
 
 
 class Mine(keras.callbacks.Callback):

@@ -1,6 +1,5 @@
 """What a run goes on from: other replicas, damaged backups, changed models, hostile ones."""
 
-import json
 import shutil
 import signal
 
@@ -12,6 +11,7 @@ import phalanx
 from phalanx.callbacks import BackupAndRestore
 from phalanx.errors import CheckpointError, DataError, PhalanxWarning, ScopeError, SettingError
 from tests.rooms.resuming import Stop, StopAt, X, Y, arrays, everything, fresh, run, usual
+from tests.rooms.test_checkpoint import rewrite
 
 
 @pytest.fixture(scope="module")
@@ -120,24 +120,47 @@ def test_a_changed_model_is_named_before_anything_is_loaded(folder):
 
 
 def test_another_batch_size_within_an_epoch_is_refused(folder):
-    with pytest.raises(DataError, match="training data: 3 batches in a pass, 6 when it was backed up"):
+    with pytest.raises(DataError, match=r"3 batches in a pass \(6 when .* 16 rows of a batch \(8 when"):
         fit(fresh(usual), folder, batch_size=16)
 
 
-def test_progress_that_no_fit_has_written_is_refused(folder):
+def test_another_batch_size_between_two_epochs_takes_all_rows_of_the_next(tmp_path):
+    with pytest.raises(Stop):
+        fit(fresh(usual), tmp_path / "backups", StopAt(1, "end"), save_freq="epoch")
+    model = fresh(usual)
+    steps = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    fit(model, tmp_path / "backups", count, batch_size=4)
+    assert steps == [*range(11)] * 2, "the epoch at whose end it stopped is begun anew, and the last one"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"data": {"steps": 1}},
+        {"data": {"hooks": 2**60}},
+        {"data": {"reads": [-1]}},
+        {"random": []},
+        {"skips": [1]},
+        {"phase": "nonsense"},
+        {"callbacks": 3},
+    ],
+    ids=str,
+)
+def test_progress_that_no_fit_has_written_is_refused(folder, wrong):
     for backup in folder.glob("backup-*"):
-        found = json.loads((backup / "manifest.json").read_text())
-        found["progress"]["data"] = {"steps": 1}
-        (backup / "manifest.json").write_text(json.dumps(found))
+        rewrite(backup, lambda found: found["progress"].update(wrong))
+    model = fresh(usual)
+    before = everything(model)
     with pytest.raises(CheckpointError, match="from a backup that fit wrote"):
-        fit(fresh(usual), folder)
+        fit(model, folder)
+    for a, b in zip(everything(model), before, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_states_of_a_size_that_no_callback_has_are_refused_before_memory_is_taken(folder):
     for backup in folder.glob("backup-*"):
-        found = json.loads((backup / "manifest.json").read_text())
-        found["arrays"].append(["states.99", "mine", [2**40], "float32", 0])
-        (backup / "manifest.json").write_text(json.dumps(found))
+        rewrite(backup, lambda found: found["arrays"].append(["states.99", "mine", [2**40], "float32", 0]))
     with pytest.raises(CheckpointError, match="size of the model"):
         fit(fresh(usual), folder)
 

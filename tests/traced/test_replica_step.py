@@ -37,13 +37,15 @@ def linear(sums=False):
     )
 
 
-def run(rows, replicas=4, sums=False):
+def run(rows, replicas=4, sums=False, sizes=None):
     """One step over the first rows, padded with NaN that nobody may use."""
     placement = Placement(jax.devices("cpu")[:replicas])
     assert placement.replicas == replicas
-    placed = placement.place((X[:rows],), rows)
+    placed = placement.place((X[:rows],), rows, sizes=sizes)
     (x,) = placed.arrays
-    x = jax.device_put(jnp.where(jnp.arange(placed.padded)[:, None] < rows, x, jnp.nan), placement.rows)
+    place = jnp.arange(placed.padded) % (placed.padded // replicas)
+    true = place < jnp.repeat(jnp.array(placed.sizes), placed.padded // replicas)
+    x = jax.device_put(jnp.where(true[:, None], x, jnp.nan), placement.rows)
     step = jax.jit(train_step(linear(sums), placement.mesh), static_argnums=2)
     own = [SEED, np.zeros(3, "float32"), np.full(3, 5, "float32"), np.int32(7)]
     state = ([W], own, [np.int32(0)], [np.float32(100)])
@@ -93,3 +95,17 @@ def test_replicas_hold_the_same_bits_afterwards():
 
 def test_shares_are_dealt_as_tf_distribute_deals_them():
     assert rows_per_replica(5, 4) == (2, 2, 1, 0) and rows_per_replica(37, 8) == (5, 5, 5, 5, 5, 5, 5, 2)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 0, 3), (3, 1, 0, 2), (0, 0, 0, 1)])
+def test_replicas_of_unequal_pipelines_count_by_their_rows(sizes):
+    """The first replica may have none: counters and seeds are then those of the first that has rows."""
+    rows = sum(sizes)
+    logs, (trainable, (seed, mean, total, steps), optimizer, (seen,)) = run(rows, sizes=sizes)
+    np.testing.assert_allclose(logs["loss"], (X[:rows] @ W).mean(), atol=1e-6)
+    np.testing.assert_allclose(logs["rows"], X[:rows] @ W, atol=1e-6)
+    np.testing.assert_allclose(trainable[0], W - X[:rows].mean(0), atol=1e-6)
+    np.testing.assert_array_equal(seed, [11, 1])
+    np.testing.assert_allclose(mean, X[:rows].mean(0), atol=1e-6)
+    np.testing.assert_allclose(total, 5 + X[:rows].sum(0), atol=1e-5)
+    assert (steps, seen, logs["seen"], optimizer[0]) == (8, 100 + rows, rows, 1)

@@ -8,6 +8,7 @@ from phalanx.engine.keras.callbacks import (
     callback_states,
     callbacks_with,
     keep_files,
+    may_write_weights,
     set_callback_states,
 )
 from phalanx.engine.keras.crossing import crossing
@@ -75,6 +76,7 @@ from phalanx.engine.keras.precision import (
 )
 from phalanx.engine.keras.randomness import (
     Drawn,
+    check_random_state,
     plain_random,
     random_now,
     random_state,
@@ -145,6 +147,7 @@ __all__ = [
     "check",
     "check_compiled",
     "check_generator",
+    "check_random_state",
     "class_weights",
     "compiles",
     "crossing",
@@ -173,6 +176,7 @@ __all__ = [
     "layers_built",
     "learning_rate",
     "lend",
+    "may_write_weights",
     "metrics_built",
     "misfit",
     "move",

@@ -15,6 +15,7 @@ _REMEMBERED = (
         keras.callbacks.TensorBoard,
         ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
     ),
+    (keras.callbacks.SwapEMAWeights, ("_ema_weights_in_model",)),
 )
 
 
@@ -50,6 +51,18 @@ def keep_files(callbacks: Any) -> None:
             callback.append = True
 
 
+def may_write_weights(callbacks: Any) -> bool:
+    """True if a callback may give the model other weights for the time of a validation."""
+    return any(
+        isinstance(each, keras.callbacks.SwapEMAWeights)
+        or (
+            not type(each).__module__.startswith(("keras.", "phalanx."))
+            and type(each).on_test_begin is not keras.callbacks.Callback.on_test_begin
+        )
+        for each in _members(callbacks)
+    )
+
+
 def callbacks_with(callbacks: Any, name: str) -> list[Any]:
     """The callbacks of ours that have an attribute of this name."""
     return [each for each in _members(callbacks) if hasattr(each, name)]
@@ -59,8 +72,12 @@ def _members(callbacks: Any) -> list[Any]:
     return list(getattr(callbacks, "callbacks", ()))
 
 
+def _has_own(callback: Any) -> bool:
+    return all(callable(getattr(callback, name, None)) for name in ("get_state", "set_state"))
+
+
 def _state(callback: Any) -> Any:
-    if callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None)):
+    if _has_own(callback):
         return callback.get_state()
     if isinstance(callback, keras.callbacks.CSVLogger):
         file = callback.csv_file
@@ -70,7 +87,7 @@ def _state(callback: Any) -> Any:
 
 
 def _set_state(callback: Any, state: Any) -> None:
-    if callable(getattr(callback, "set_state", None)):
+    if _has_own(callback):
         callback.set_state(state)
         return
     if isinstance(callback, keras.callbacks.CSVLogger):

@@ -24,6 +24,7 @@ from keras.src import backend as keras_backend  # noqa: E402
 from keras.src import tree as keras_tree  # noqa: E402
 from keras.src.backend.common import global_state  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
+from keras.src.backend.jax import random as keras_random  # noqa: E402
 from keras.src.backend.jax.trainer import JAXTrainer  # noqa: E402
 from keras.src.distribution import distribution_lib  # noqa: E402
 from keras.src.trainers import data_adapters  # noqa: E402
@@ -52,6 +53,7 @@ __all__ = [
     "jax_distribution",
     "keras",
     "keras_backend",
+    "keras_random",
     "keras_tree",
     "rng_utils",
 ]

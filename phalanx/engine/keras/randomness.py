@@ -35,6 +35,17 @@ def set_random_state(state: list[Any]) -> None:
     random.setstate((version, tuple(_numbers(numbers).tolist()), gauss))
 
 
+def check_random_state(state: Any) -> None:
+    """Refuse what `set_random_state` cannot take.
+
+    Raises:
+        ValueError: It is no such state; or TypeError.
+    """
+    (kind, keys, *rest), (version, numbers, gauss) = state
+    np.random.RandomState().set_state((kind, _numbers(keys), *rest))
+    random.Random().setstate((version, tuple(_numbers(numbers).tolist()), gauss))
+
+
 def same_random(a: Drawn, b: Drawn) -> bool:
     """True if nobody drew a global random number between the two."""
     return np.array_equal(a[0][1], b[0][1]) and a[0][2:] == b[0][2:] and a[1] == b[1]

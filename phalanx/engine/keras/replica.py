@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+
+import jax
 
 from phalanx import replica_step
 from phalanx.engine.keras.data import unpack
 from phalanx.engine.keras.found import JAXTrainer, Model, keras_backend
+from phalanx.engine.keras.masks import rows_from
 from phalanx.engine.keras.model import compiles
+from phalanx.rows import has_rows
 
 
 def replica_view_refusal(model: Model) -> str | None:
@@ -29,21 +34,26 @@ def replica_parts(model: Model, row_by_row: bool = False) -> replica_step.Parts:
 
     Args:
         model: A compiled and built model that `replica_view_refusal` lets pass.
-        row_by_row: True if its forward pass changes no variable; see `flat.decide`.
+        row_by_row: True if it computes each row by itself; see `flat.decide`.
     """
 
-    def loss(trainable: Any, non_trainable: Any, metrics: Any, optimizer: Any, batch: Any) -> Any:
+    def loss(
+        trainable: Any, non_trainable: Any, metrics: Any, optimizer: Any, batch: Any, first: Any = None
+    ) -> Any:
         x, y, sample_weight = unpack(batch)
-        return model.compute_loss_and_updates(
-            trainable,
-            non_trainable,
-            metrics,
-            x,
-            y,
-            sample_weight,
-            training=True,
-            optimizer_variables=optimizer,
-        )
+        rows = next(column.shape[0] for column in jax.tree.leaves(batch) if has_rows(column))
+        part = contextlib.nullcontext() if first is None else rows_from(first, rows)
+        with part:
+            return model.compute_loss_and_updates(
+                trainable,
+                non_trainable,
+                metrics,
+                x,
+                y,
+                sample_weight,
+                training=True,
+                optimizer_variables=optimizer,
+            )
 
     def measure(metrics: Any, loss: Any, y_pred: Any, batch: Any) -> Any:
         x, y, sample_weight = unpack(batch)
