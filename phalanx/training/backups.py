@@ -20,6 +20,7 @@ from phalanx.host import store
 from phalanx.host.interrupts import Notice
 from phalanx.host.watch import now
 from phalanx.restart import PREEMPTED
+from phalanx.text import many
 from phalanx.training import moment, shared_folder, together
 from phalanx.training.execute import Runner
 from phalanx.training.moment import Fit, Moment, Phase
@@ -115,8 +116,8 @@ class Backups(NoBackups):
         self._updates = self._saved = found.updates
         self._from = found
         if self._chief:
-            steps = f" and {found.step} steps" if found.step else ""
-            _log.warning(f"training goes on from {name}, after {found.epoch} epochs{steps}")
+            steps = f" and {many(found.step, 'step')}" if found.step else ""
+            _log.warning(f"training goes on from {name}, after {many(found.epoch, 'epoch')}{steps}")
         if found.phase == "between":
             self._go_on_in_data(found)
         self._since = now()
